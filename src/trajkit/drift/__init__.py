@@ -1,0 +1,1 @@
+"""Job 2: would re-tokenising these trajectories give other ids?"""

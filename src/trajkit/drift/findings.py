@@ -1,0 +1,129 @@
+"""What drift-check finds: one value per differing region, and the report that counts them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from trajkit.records import ActionSource
+
+
+class Route(StrEnum):
+    """The way recorded ids are checked."""
+
+    IDS = "ids"
+    """decode the action, encode it again: needs the tokenizer"""
+    CHAIN = "chain"
+    """does the next prompt start with this prompt + action: needs nothing but the record"""
+
+
+class DriftKind(StrEnum):
+    """What differs; arithmetic, never a guess."""
+
+    IDS_ONLY = "ids-only"
+    """the same bytes, spelt with other ids"""
+    TEXT = "text"
+    """other bytes"""
+    STRUCTURE = "structure"
+    """a control token appears or disappears"""
+    PREFIX = "prefix"
+    """the next prompt does not start with this prompt + action"""
+
+
+UNEXPLAINED = "UNEXPLAINED"
+"""The cause of a finding nobody has explained; causes are inference, kinds are not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftFinding:
+    """One region in which the recorded and the other ids differ.
+
+    Attributes:
+        token_start: first differing id, counted in the step's prompt + action.
+        action_start: the same, counted in the action; `None` when it begins in the prompt.
+        byte_start: bytes of the action before it; `None` when it begins in the prompt or no
+            tokenizer was given.
+        recorded_ids: what the record holds there.
+        retokenized_ids: what the route gives there.
+        recorded_text: what `recorded_ids` decode to; `None` without a tokenizer.
+        retokenized_text: what `retokenized_ids` decode to.
+        evidence: route-specific facts.
+    """
+
+    trajectory_id: str
+    step_index: int
+    route: Route
+    kind: DriftKind
+    cause: str = UNEXPLAINED
+    token_start: int
+    action_start: int | None
+    byte_start: int | None
+    recorded_ids: tuple[int, ...]
+    retokenized_ids: tuple[int, ...]
+    recorded_text: str | None
+    retokenized_text: str | None
+    n_action_tokens: int
+    """Recorded action ids inside the region."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON output has it."""
+        return asdict(self)
+
+
+@dataclass(slots=True, kw_only=True)
+class RouteCount:
+    """How far one route got."""
+
+    n_checked_steps: int = 0
+    n_drifted_steps: int = 0
+    n_findings: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class DriftReport:
+    """All findings, and what they are a share of."""
+
+    tokenizer: str | None = None
+    n_trajectories: int = 0
+    n_drifted_trajectories: int = 0
+    n_steps: int = 0
+    n_checkable_steps: int = 0
+    n_drifted_steps: int = 0
+    n_action_tokens: int = 0
+    n_drifted_action_tokens: int = 0
+    by_source: Counter[str] = field(default_factory=Counter)
+    by_route: dict[str, RouteCount] = field(default_factory=dict)
+    by_kind: Counter[str] = field(default_factory=Counter)
+    by_cause: Counter[str] = field(default_factory=Counter)
+    findings: list[DriftFinding] = field(default_factory=list)
+
+    @property
+    def sampled_share(self) -> float | None:
+        """Return the share of steps whose ids are the sampler's own, `None` without steps."""
+        sampled = self.by_source[ActionSource.SAMPLED.value]
+        return sampled / self.n_steps if self.n_steps else None
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether sampled ids were checked by some route and nothing was found."""
+        was_checked = any(count.n_checked_steps for count in self.by_route.values())
+        return self.n_checkable_steps > 0 and was_checked and not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as `--format json` prints it."""
+        counts = asdict(self) | {
+            "by_source": {source.value: self.by_source[source.value] for source in ActionSource},
+            "by_kind": {kind.value: self.by_kind[kind.value] for kind in DriftKind},
+            "by_cause": dict(self.by_cause),
+        }
+        findings = counts.pop("findings")
+        return {
+            "schema": "trajkit.drift-check/1",
+            "sampled_share": self.sampled_share,
+            "checkable": self.n_checkable_steps > 0,
+            **counts,
+            "findings": findings,
+        }

@@ -1,0 +1,53 @@
+"""The formats trajkit reads: one file each, one line each in `FORMATS`."""
+
+from __future__ import annotations
+
+from trajkit.errors import InputError, UsageProblem
+from trajkit.formats import messages, per_call, responses
+from trajkit.formats.fields import kind_of
+from trajkit.formats.raw import Format, RawTrajectory
+from trajkit.safe.json import Record
+
+FORMATS: tuple[Format, ...] = (per_call.FORMAT, responses.FORMAT, messages.FORMAT)
+"""In the order in which they are tried: what carries ids comes first."""
+
+
+def format_named(name: str) -> Format:
+    """Return the format of that name.
+
+    Raises:
+        UsageProblem: U103 with the names there are.
+    """
+    for entry in FORMATS:
+        if entry.name == name:
+            return entry
+    names = ", ".join(entry.name for entry in FORMATS)
+    raise UsageProblem("U103", f"there is no format {name}", hint=f"--from takes auto or: {names}")
+
+
+def detect(record: Record) -> tuple[Format, str]:
+    """Return the first format that recognises a record, and the reason it gave.
+
+    Raises:
+        InputError: I402 when none does.
+    """
+    for entry in FORMATS:
+        reason = entry.sniff(record.value)
+        if reason is not None:
+            return entry, reason
+    raise InputError(
+        "I402",
+        f"no format recognises this record: {_told(record.value)}",
+        place=record.place,
+        hint="trajkit reads " + "; ".join(f"{f.name} ({f.shape})" for f in FORMATS),
+    )
+
+
+def _told(value: object) -> str:
+    if not isinstance(value, dict):
+        return kind_of(value)
+    keys = [str(key)[:20] for key in list(value)[:6]]
+    return "an object " + (f"with the keys {', '.join(keys)}" if keys else "without keys")
+
+
+__all__ = ["FORMATS", "Format", "RawTrajectory", "detect", "format_named"]

@@ -1,0 +1,57 @@
+"""Chat message lists, one conversation a record: `{"messages": [{"role", "content"}], ...}`."""
+
+from __future__ import annotations
+
+from trajkit.formats.chat import Turn, split_turns, spoken_text
+from trajkit.formats.fields import Fields, take_sampling
+from trajkit.formats.raw import Format, RawStep, RawTrajectory
+from trajkit.safe.json import Record
+
+
+def _sniff(value: object) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    messages = value.get("messages")
+    if not isinstance(messages, list):
+        return None
+    if messages and not (isinstance(messages[0], dict) and "role" in messages[0]):
+        return None
+    return "messages with roles, no token ids"
+
+
+def _read(record: Record) -> RawTrajectory:
+    fields = Fields(record.value, record.place)
+    messages = fields.take_list("messages")
+    if messages is None:
+        raise fields.missing("messages")
+    turns, after = split_turns(messages, record.place)
+    return RawTrajectory(
+        trajectory_id=fields.take_name("trajectory_id", "id"),
+        group_id=fields.take_name("group_id"),
+        task_id=fields.take_name("task_id"),
+        agent=fields.take_text("agent"),
+        reward=fields.take_number("reward"),
+        sampling=take_sampling(fields),
+        tools_json=fields.take_json("tools"),
+        steps=tuple(_step(turn) for turn in turns),
+        messages_after=after,
+        extra=fields.rest(),
+    )
+
+
+def _step(turn: Turn) -> RawStep:
+    return RawStep(
+        messages_added=turn.added,
+        action_message=turn.message,
+        action_text=spoken_text(turn.message),
+        observation=turn.observation,
+        observations=turn.observations,
+    )
+
+
+FORMAT = Format(
+    name="messages",
+    shape='{"messages": [{"role", "content"}]}',
+    sniff=_sniff,
+    read=_read,
+)

@@ -1,0 +1,83 @@
+"""What a format yields: typed values, ids checked, nothing mapped in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from trajkit.records import Floats, Ids, Observation
+from trajkit.safe.json import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawStep:
+    """One policy call as its source tells it; `None` means that the source does not say."""
+
+    prompt_ids: Ids | None = None
+    """[P] the whole prompt."""
+    action_ids: Ids | None = None
+    """[A] what the sampler emitted."""
+    logprobs: Floats | None = None
+    """[A] recorded by the sampler, NaN where missing."""
+    messages_added: tuple[Any, ...] = ()
+    """Messages between the previous action and this one, verbatim."""
+    action_message: Any = None
+    """The policy's own message, verbatim; `None` when the source has none for this call."""
+    action_text: str | None = None
+    observation: str | None = None
+    observations: tuple[Observation, ...] | None = None
+    reward: float | None = None
+    finish_reason: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_messages(self) -> bool:
+        """Return whether the source tells this call as messages."""
+        return self.action_message is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How actions were sampled."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawTrajectory:
+    """One source record: its steps, its whole-record fields, and every key nobody mapped."""
+
+    trajectory_id: str | None = None
+    group_id: str | None = None
+    task_id: str | None = None
+    agent: str | None = None
+    reward: float | None = None
+    """The whole trajectory's reward, as opposed to the steps'."""
+    sampling: Sampling = field(default_factory=Sampling)
+    tools_json: str | None = None
+    steps: tuple[RawStep, ...]
+    messages_after: tuple[Any, ...] = ()
+    """Messages after the last action, which no prompt holds; all of them where there is none."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """An input format.
+
+    Attributes:
+        name: what `--from` takes.
+        shape: what a record looks like, in a few words.
+        sniff: the reason to believe that a JSON value is of this format, or `None`.
+        read: a record into a trajectory; raises `InputError` where it is not what it should be.
+    """
+
+    name: str
+    shape: str
+    sniff: Callable[[object], str | None]
+    read: Callable[[Record], RawTrajectory]

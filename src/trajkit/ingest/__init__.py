@@ -1,0 +1,1 @@
+"""Job 1: log records into step records."""

@@ -1,0 +1,1 @@
+"""The Parquet door: the only room that opens, writes or describes a Parquet file."""

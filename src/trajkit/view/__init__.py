@@ -1,0 +1,1 @@
+"""Job 3: which tokens train? One view model, and the faces it is shown with."""

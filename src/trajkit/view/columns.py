@@ -1,0 +1,92 @@
+"""A view as plain columns, for `--format json` and for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trajkit.sequence import TokenSequence
+from trajkit.tokenizer import Tokenizer
+from trajkit.view.model import View
+
+
+def view_columns(
+    view: View, tokenizer: Tokenizer | None, wanted: Callable[[int], bool] = lambda _: True
+) -> list[dict[str, Any]]:
+    """Return one object per token sequence: tokens as columns, and the spans that cover them.
+
+    A trajectory without prompt ids is one object without tokens. `tokens.text` is null where an id
+    by itself is no whole characters; `tokens.bytes` is hex.
+
+    Args:
+        view: what to show.
+        tokenizer: gives each id its bytes; without it both are null.
+        wanted: step indices; sequences that own no such step are left out, the others are whole.
+
+    Raises:
+        InputError: I304 when the tokenizer does not know an id.
+    """
+    trajectory = view.trajectory
+    common = {
+        "trajectory_id": trajectory.trajectory_id,
+        "group_id": trajectory.group_id,
+        "reward": trajectory.reward,
+        "n_steps": len(trajectory.steps),
+        "n_steps_without_ids": len(view.without_ids),
+    }
+    numbered = [
+        (number, sequence)
+        for number, sequence in enumerate(view.sequences)
+        if any(wanted(place.step.step_index) for place in sequence.steps)
+    ]
+    columns = [{"sequence": number} | _columns(each, tokenizer) for number, each in numbered]
+    if not view.has_ids:
+        columns = [{"sequence": None} | _NO_TOKENS]
+    return [common | each for each in columns]
+
+
+def _columns(sequence: TokenSequence, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    mask = sequence.action_mask
+    kinds: list[str] = []
+    steps: list[int | None] = []
+    for span in sequence.spans:
+        kinds += [span.kind.value] * (span.end - span.start)
+        steps += [span.step_index] * (span.end - span.start)
+    pieces = None if tokenizer is None else tokenizer.pieces(sequence.token_ids)
+    return {
+        "n_tokens": len(sequence.token_ids),
+        "n_action_tokens": int(mask.sum()),
+        "tokens": {
+            "id": sequence.token_ids.tolist(),
+            "text": None if pieces is None else [_text(piece) for piece in pieces],
+            "bytes": None if pieces is None else [piece.hex() for piece in pieces],
+            "kind": kinds,
+            "action": mask.tolist(),
+            "step": steps,
+        },
+        "spans": [
+            {
+                "start": span.start,
+                "end": span.end,
+                "kind": span.kind.value,
+                "action": span.is_action,
+                "step": span.step_index,
+            }
+            for span in sequence.spans
+        ],
+    }
+
+
+_NO_TOKENS: dict[str, Any] = {
+    "n_tokens": 0,
+    "n_action_tokens": 0,
+    "tokens": {"id": [], "text": [], "bytes": [], "kind": [], "action": [], "step": []},
+    "spans": [],
+}
+
+
+def _text(piece: bytes) -> str | None:
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

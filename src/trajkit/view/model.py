@@ -1,0 +1,281 @@
+"""The view of one trajectory: rules and lines, every line of one side, every byte shown.
+
+A line never mixes action and context. Its text is made by `trajkit.view.glyphs`: safe to print,
+whole characters even where one is spread over several ids, and control ids told from the same text
+spelt with plain ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajkit.records import Ids, SegmentKind, Step, Trajectory
+from trajkit.safe.text import shorten
+from trajkit.sequence import Span, TokenSequence, build_sequences
+from trajkit.tokenizer import Tokenizer
+from trajkit.view.glyphs import show_bytes, show_control, show_empty
+
+_IDS_A_LINE = 10
+_FACT = 40
+"""Characters of a free-form fact that a heading shows."""
+LABEL = 9
+"""Characters of a role that the lines of a message show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A heading between steps: facts, each safe to print."""
+
+    facts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of text.
+
+    Attributes:
+        token_start: index of its first token in the sequence; `None` where there are no tokens.
+        is_action: whether the policy sampled it.
+        label: who speaks, on the first line of a message that has no tokens.
+        text: safe to print.
+    """
+
+    token_start: int | None
+    is_action: bool
+    kind: SegmentKind
+    text: str
+    label: str = ""
+
+
+Row: TypeAlias = Rule | Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What there is to show of one trajectory.
+
+    Attributes:
+        n_tokens: tokens over all its sequences; 0 when no step records its prompt's ids.
+        n_action_tokens: those of them the policy sampled.
+        without_ids: the steps that stand in no sequence and are shown as messages.
+    """
+
+    trajectory: Trajectory
+    sequences: tuple[TokenSequence, ...]
+    n_tokens: int
+    n_action_tokens: int
+    without_ids: tuple[Step, ...]
+
+    @property
+    def has_ids(self) -> bool:
+        """Return whether any step is shown as tokens."""
+        return bool(self.sequences)
+
+
+def view_of(trajectory: Trajectory) -> View:
+    """Return the view of a trajectory."""
+    sequences = build_sequences(trajectory)
+    return View(
+        trajectory=trajectory,
+        sequences=sequences,
+        n_tokens=sum(len(sequence.token_ids) for sequence in sequences),
+        n_action_tokens=sum(int(sequence.action_mask.sum()) for sequence in sequences),
+        without_ids=tuple(step for step in trajectory.steps if step.prompt_delta is None),
+    )
+
+
+def rows(
+    view: View, tokenizer: Tokenizer | None, wanted: Callable[[int], bool] = lambda _: True
+) -> Iterator[Row]:
+    """Yield the rows of a view in order; without a tokenizer the ids themselves are the text.
+
+    Args:
+        view: what to show.
+        tokenizer: gives each id its bytes.
+        wanted: which step indices to show.
+
+    Raises:
+        InputError: I304 when the tokenizer does not know an id.
+    """
+    for number, sequence in enumerate(view.sequences):
+        if not any(wanted(place.step.step_index) for place in sequence.steps):
+            continue
+        if len(view.sequences) > 1:
+            yield Rule(facts=(f"sequence {number + 1} of {len(view.sequences)}",))
+        yield from _sequence_rows(sequence, tokenizer, wanted)
+    for step in view.without_ids:
+        if wanted(step.step_index):
+            yield from _message_rows(step, tokenizer)
+
+
+def _sequence_rows(
+    sequence: TokenSequence, tokenizer: Tokenizer | None, wanted: Callable[[int], bool]
+) -> Iterator[Row]:
+    """Yield a sequence's steps; ids that it keeps from another one are counted, not shown again."""
+    by_step: dict[int | None, list[Span]] = {}
+    for span in sequence.spans:
+        by_step.setdefault(span.step_index, []).append(span)
+    for kept in by_step.get(None, ()):
+        count = _count(kept.end - kept.start, "token")
+        yield Rule(facts=(f"{count} of earlier steps kept, context (not trained)",))
+    for place in sequence.steps:
+        if wanted(place.step.step_index):
+            yield Rule(facts=step_facts(place.step))
+            for span in by_step.get(place.step.step_index, ()):
+                ids = sequence.token_ids[span.start : span.end]
+                for offset, text in _token_lines(ids, tokenizer):
+                    yield Line(
+                        token_start=span.start + offset,
+                        is_action=span.is_action,
+                        kind=span.kind,
+                        text=text,
+                    )
+
+
+def step_facts(step: Step) -> tuple[str, ...]:
+    """Return what a step's heading says: index, action count, how it ended, reward."""
+    facts = [f"step {step.step_index}"]
+    if step.action_tokens is not None:
+        facts.append(f"action {_count(step.n_action_tokens, 'token')}")
+    facts.append(step.action_source.value if step.action_tokens is not None else "no ids")
+    if step.finish_reason is not None:
+        facts.append(shorten(step.finish_reason, _FACT))
+    if step.is_truncated:
+        facts.append("cut")
+    if step.reward is not None:
+        facts.append(f"reward {step.reward:g}")
+    if step.exclude_reason is not None:
+        facts.append(f"excluded: {shorten(step.exclude_reason, _FACT)}")
+    if step.is_terminal:
+        facts.append("terminal")
+    return tuple(facts)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def _token_lines(ids: Ids, tokenizer: Tokenizer | None) -> Iterator[tuple[int, str]]:
+    """Yield (position of the first token, text) of each line of a span."""
+    if tokenizer is None:
+        for at in range(0, len(ids), _IDS_A_LINE):
+            yield at, " ".join(map(str, ids[at : at + _IDS_A_LINE].tolist()))
+        return
+    pieces = tokenizer.pieces(ids)
+    lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
+    alone = np.isin(ids, tokenizer.control_ids) | (lengths == 0)
+    edges = np.flatnonzero(alone)
+    borders = np.unique(np.concatenate(([0, len(ids)], edges, edges + 1)))
+    start, parts = 0, list[str]()
+    for at, end in pairwise(borders.tolist()):
+        run: Iterable[tuple[int, str, bool]] = (
+            [(0, _sign(int(ids[at]), tokenizer), False)]
+            if alone[at]
+            else _run_lines(pieces[at:end], lengths[at:end])
+        )
+        for offset, text, is_whole in run:
+            if not parts:
+                start = at + offset
+            parts.append(text)
+            if is_whole:
+                yield start, "".join(parts)
+                parts = []
+    if parts:
+        yield start, "".join(parts)
+
+
+def _sign(token_id: int, tokenizer: Tokenizer) -> str:
+    content = tokenizer.control.get(token_id)
+    return show_empty(token_id) if content is None else show_control(content)
+
+
+def _run_lines(
+    pieces: Sequence[bytes], lengths: NDArray[np.int64]
+) -> Iterator[tuple[int, str, bool]]:
+    """Yield (position of the first token, text, whether a newline ends it) of plain ids' lines."""
+    ends = np.cumsum(lengths)
+    at = 0
+    for line in _lines(b"".join(pieces)):
+        first = int(np.searchsorted(ends, at, side="right"))
+        yield first, show_bytes(line), line.endswith(b"\n")
+        at += len(line)
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    """Yield bytes cut behind each newline, and behind nothing else."""
+    start = 0
+    while start < len(data):
+        newline = data.find(b"\n", start)
+        end = len(data) if newline < 0 else newline + 1
+        yield data[start:end]
+        start = end
+
+
+def _message_rows(step: Step, tokenizer: Tokenizer | None) -> Iterator[Row]:
+    """Yield a step without prompt ids as messages: what its prompt added, and the policy's own."""
+    yield Rule(facts=step_facts(step))
+    if step.messages_json is not None:
+        for message in _loaded(step.messages_json):
+            yield from _message_lines(message, is_action=False)
+    elif step.text_delta is not None:
+        yield from _text_lines(step.text_delta, "prompt", is_action=False)
+    if step.action_message_json is not None:
+        for message in _loaded(step.action_message_json):
+            yield from _message_lines(message, is_action=True)
+    elif step.action_text is not None:
+        yield from _text_lines(step.action_text, "action", is_action=True)
+    elif step.action_tokens is not None:
+        for _, text in _token_lines(step.action_tokens, tokenizer):
+            yield _text_line(text, "action", is_action=True)
+    if step.is_terminal and step.observation is not None:
+        yield from _text_lines(step.observation, "observed", is_action=False)
+
+
+def _loaded(text: str) -> Sequence[object]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return [text]
+    return value if isinstance(value, list) else [value]
+
+
+def _message_lines(message: object, *, is_action: bool) -> Iterator[Line]:
+    """Yield a message's text under its role, and whatever else it holds as JSON."""
+    if not isinstance(message, dict):
+        yield from _text_lines(_json(message), "message", is_action=is_action)
+        return
+    role = message.get("role") or message.get("type") or "message"
+    content = message.get("content")
+    shown = {"role"}
+    if isinstance(content, str):
+        shown.add("content")
+        yield from _text_lines(content, _json(role), is_action=is_action)
+    rest = {key: value for key, value in message.items() if key not in shown and value is not None}
+    if rest:
+        label = "fields" if isinstance(content, str) else _json(role)
+        yield from _text_lines(_json(rest), label, is_action=is_action)
+
+
+def _json(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _text_lines(text: str, label: str, *, is_action: bool) -> Iterator[Line]:
+    """Yield a text's lines, the first one labelled: text cannot forge where a message begins."""
+    data = text.encode("utf-8", errors="backslashreplace")
+    for line in _lines(data) if data else (b"",):
+        yield _text_line(show_bytes(line), label, is_action=is_action)
+        label = ""
+
+
+def _text_line(text: str, label: str, *, is_action: bool) -> Line:
+    kind = SegmentKind.TEXT if is_action else SegmentKind.CONTEXT
+    shown = shorten(label, LABEL)
+    return Line(token_start=None, is_action=is_action, kind=kind, text=text, label=shown)

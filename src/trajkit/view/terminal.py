@@ -1,0 +1,222 @@
+"""A view as terminal lines: a gutter says which side a line is on, colour only repeats it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.cells import cell_len, chop_cells
+
+from trajkit.records import ActionSource
+from trajkit.safe.text import shorten
+from trajkit.view.glyphs import CONTROL_SIGN, SIGNS
+from trajkit.view.model import LABEL, Line, Row, Rule, View
+
+_INDEX_WIDTH = 7
+_MIN_TEXT = 10
+_UNITS = re.compile(rf"{SIGNS.pattern}|[^ ⟦⟪]+ *| +|.")
+"""What folding keeps together where it can: a sign, or a word with the spaces behind it."""
+_NARROW = re.compile("[ -~\u2400-\u2426]*")
+"""Text whose characters take one cell each: ASCII and the signs for spaces and controls."""
+_ASCII = str.maketrans(
+    {
+        "\\": "\\\\", "␊": "\\n", "␉": "\\t", "␣": "\\s",
+        "⟪": "\\[", "⟫": "\\]", "⟦": "\\<", "⟧": "\\>",
+    }
+)  # fmt: skip
+
+
+class Sgr(StrEnum):
+    """The colour codes this face writes; nothing else in its output is a control character."""
+
+    ACTION = "\x1b[1;36m"
+    CONTEXT = "\x1b[2m"
+    RULE = "\x1b[1m"
+    INVERSE = "\x1b[7m"
+    UPRIGHT = "\x1b[27m"
+    RESET = "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Face:
+    """How to draw.
+
+    Attributes:
+        width: cells a line may take.
+        colour: whether SGR codes are written.
+        ascii: whether everything keeps to ASCII, signs spelt with a backslash.
+    """
+
+    width: int = 100
+    colour: bool = False
+    ascii: bool = False
+
+    @property
+    def action_mark(self) -> str:
+        """Return the gutter of an action line."""
+        return "A|" if self.ascii else "▌ "
+
+    @property
+    def context_mark(self) -> str:
+        """Return the gutter of a context line."""
+        return " |" if self.ascii else "· "
+
+    def paint(self, text: str, code: Sgr) -> str:
+        """Return the text in a colour, or as it is when colours are off."""
+        if not self.colour or not text:
+            return text
+        signed = CONTROL_SIGN.sub(lambda sign: f"{Sgr.INVERSE}{sign[0]}{Sgr.UPRIGHT}", text)
+        return f"{code}{signed}{Sgr.RESET}"
+
+    def spell(self, text: str) -> str:
+        """Return the text in characters the terminal can show."""
+        if not self.ascii:
+            return text
+        return text.translate(_ASCII).encode("ascii", errors="backslashreplace").decode("ascii")
+
+
+def header(view: View, tokenizer_name: str | None, face: Face) -> Iterator[str]:
+    """Yield the lines above a trajectory: its name, where its ids come from, the legend."""
+    trajectory = view.trajectory
+    facts = [_plural(len(trajectory.steps), "step")]
+    if view.has_ids:
+        facts.append(_plural(view.n_tokens, "token"))
+        facts.append(f"action {view.n_action_tokens:,} ({_share(view)})")
+    if trajectory.reward is not None:
+        facts.append(f"reward {trajectory.reward:g}")
+    if trajectory.group_id is not None:
+        facts.append(f"group {shorten(trajectory.group_id, 40)}")
+    name = shorten(trajectory.trajectory_id, 60)
+    for line in _flow(map(face.spell, (name, *facts)), face):
+        yield face.paint(line, Sgr.RULE)
+    yield from _flow(map(face.spell, _provenance(view, tokenizer_name)), face)
+    yield from legend(view, face)
+
+
+def legend(view: View, face: Face) -> Iterator[str]:
+    """Yield the lines that say what the marks mean."""
+    sides = {
+        f"{face.action_mark}action (trained)": Sgr.ACTION,
+        f"{face.context_mark}context (not trained)": Sgr.CONTEXT,
+    }
+    signs = ["␊ newline", "␉ tab", "␣ space", "⟦⟧ no glyph"]
+    if view.has_ids:
+        signs.insert(0, "⟪⟫ one control id")
+    for line in _flow([*sides, *map(face.spell, signs)], face, between="   "):
+        painted = line
+        for side, code in sides.items():
+            painted = painted.replace(side, face.paint(side, code))
+        yield painted
+
+
+def body(rows: Iterable[Row], face: Face) -> Iterator[str]:
+    """Yield one terminal line per row, longer rows folded at the width."""
+    for row in rows:
+        yield from _rule(row, face) if isinstance(row, Rule) else _line(row, face)
+
+
+def _rule(rule: Rule, face: Face) -> Iterator[str]:
+    dash = "-" if face.ascii else "─"
+    first, *others = map(face.spell, rule.facts)
+    for line in _flow([f"{dash * 2} {first}", *others], face):
+        filled = f"{line} {dash * (face.width - cell_len(line) - 1)}"
+        yield face.paint(filled.rstrip(), Sgr.RULE)
+
+
+def _line(line: Line, face: Face) -> Iterator[str]:
+    code = Sgr.ACTION if line.is_action else Sgr.CONTEXT
+    mark = face.paint(face.action_mark if line.is_action else face.context_mark, code)
+    if line.token_start is None:
+        label = _folded(face.spell(line.label), LABEL)[0]
+        label += " " * (LABEL - cell_len(label))
+    else:
+        label = f"{line.token_start:>{_INDEX_WIDTH}}"
+    room = max(face.width - cell_len(label) - 3, _MIN_TEXT)
+    for part in _folded(face.spell(line.text), room):
+        yield f"{mark}{label} {face.paint(part, code)}"
+        label = " " * cell_len(label)
+
+
+def footer(view: View, face: Face | None = None) -> str:
+    """Return the totals below a trajectory, folded at the width."""
+    facts = []
+    if view.has_ids:
+        context = view.n_tokens - view.n_action_tokens
+        facts += [
+            f"total {_plural(view.n_tokens, 'token')}",
+            f"action (trained) {view.n_action_tokens:,} ({_share(view)})",
+            f"context (not trained) {context:,}",
+        ]
+    if view.without_ids:
+        n = _plural(len(view.without_ids), "step")
+        facts.append(f"{n} without prompt ids: no mask to show, only who wrote which text")
+    return "\n".join(_flow(facts, face or Face()))
+
+
+def _provenance(view: View, tokenizer_name: str | None) -> list[str]:
+    steps = view.trajectory.steps
+    counts = {s: sum(step.action_source is s for step in steps) for s in ActionSource}
+    told = ", ".join(f"{n:,} {source.value}" for source, n in counts.items() if n)
+    facts = [f"action ids: {told} of {_plural(len(steps), 'step')}"]
+    if view.has_ids:
+        name = "none, so ids are shown" if tokenizer_name is None else shorten(tokenizer_name, 40)
+        facts.append(f"tokenizer {name}")
+    return facts
+
+
+def _plural(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def _share(view: View) -> str:
+    return f"{view.n_action_tokens / view.n_tokens:.1%}" if view.n_tokens else "0%"
+
+
+def _flow(facts: Iterable[str], face: Face, between: str | None = None) -> Iterator[str]:
+    """Yield facts side by side on as few lines as they need."""
+    if between is None:
+        between = " - " if face.ascii else " · "
+    line = ""
+    for fact in facts:
+        joined = f"{line}{between}{fact}" if line else fact
+        if line and cell_len(joined) > face.width:
+            yield from _folded(line, face.width)
+            joined = fact
+        line = joined
+    yield from _folded(line, face.width)
+
+
+def _folded(text: str, room: int) -> list[str]:
+    """Return a text cut to rows of at most `room` cells, between words where that wastes little."""
+    if _cells(text) <= room:
+        return [text]
+    rows = [""]
+    width = 0
+    for unit in _UNITS.findall(text):
+        n = _cells(unit)
+        if width + n > room:
+            moves = n <= room and (4 * width >= 3 * room or SIGNS.fullmatch(unit))
+            if moves or room - width < 2:
+                rows.append("")
+                width = 0
+        first, *others = _chopped(unit, room - width, room)
+        rows[-1] += first
+        rows += others
+        width = _cells(others[-1]) if others else width + n
+    return rows
+
+
+def _chopped(text: str, first: int, room: int) -> list[str]:
+    """Return a text in parts of at most `first`, then at most `room` cells."""
+    if _cells(text) <= first:
+        return [text]
+    if _NARROW.fullmatch(text):
+        return [text[:first], *(text[i : i + room] for i in range(first, len(text), room))]
+    head = chop_cells(text[: 2 * first], first)[0]
+    return [head, *chop_cells(text[len(head) :], room)]
+
+
+def _cells(text: str) -> int:
+    return len(text) if _NARROW.fullmatch(text) else cell_len(text)

@@ -1,0 +1,221 @@
+"""Laws of scoring: a shared pass changes nothing, masks are exact, order does not matter."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.builders import make_trajectory
+from tests.score_builders import N_VOCAB, assert_close, plain_logprobs, tiny_llama, write_data
+from trajkit.records import Trajectory
+from trajkit.score.losses import LOSSES, LossInputs, evaluate, gradient
+from trajkit.score.model import LoadedModel, load_model
+from trajkit.score.report import ScoreReport
+from trajkit.score.run import score
+from trajkit.score.steps import score_trajectory
+
+slow = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+Calls = list[tuple[list[int], list[int]]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load_model(tiny_llama(tmp_path_factory.mktemp("laws") / "tiny"), device="cpu")
+
+
+ids = st.integers(0, N_VOCAB - 1)
+some_ids = st.lists(ids, min_size=1, max_size=5)
+
+
+@st.composite
+def calls(draw: st.DrawFn, *, append_only: bool = False) -> Calls:
+    """Draw the calls of an agent that appends, slides a window, retries, or starts over."""
+    made: Calls = [(draw(some_ids), draw(some_ids))]
+    for _ in range(draw(st.integers(0, 4))):
+        prompt, action = draw(st.sampled_from(made[-1:] if append_only else made))
+        how = "append" if append_only else draw(st.sampled_from(["append", "slide", "retry"]))
+        match how:
+            case "append":
+                grown = [*prompt, *action, *draw(some_ids)]
+            case "slide":
+                keep = draw(st.integers(0, len(prompt)))
+                grown = [*prompt[:keep], *action, *draw(some_ids)]
+            case _:
+                grown = prompt
+        made.append((grown, draw(some_ids)))
+    return made
+
+
+@slow
+@given(made=calls())
+def test_a_shared_pass_gives_each_step_the_numbers_of_its_own(
+    model: LoadedModel, made: Calls
+) -> None:
+    scored = score_trajectory(model, make_trajectory(made))
+    for (prompt, action), row in zip(made, scored.steps, strict=True):
+        assert_close(
+            row.logprobs, plain_logprobs(model.model, [*prompt, *action])[len(prompt) :], atol=2e-5
+        )
+    assert scored.n_raw_tokens == sum(len(prompt) + len(action) for prompt, action in made)
+    assert scored.n_forwarded_tokens <= scored.n_raw_tokens
+
+
+@slow
+@given(made=calls(append_only=True))
+def test_append_only_costs_its_length_and_no_more(model: LoadedModel, made: Calls) -> None:
+    scored = score_trajectory(model, make_trajectory(made))
+    prompt, action = made[-1]
+    assert scored.n_forwards == 1
+    assert scored.n_forwarded_tokens == len(prompt) + len(action)
+
+
+def score_in_memory(model: LoadedModel, trajectories: list[Trajectory]) -> ScoreReport:
+    with tempfile.TemporaryDirectory() as folder:
+        return score(write_data(Path(folder) / "data.parquet", trajectories), model)
+
+
+def numbers(report: ScoreReport) -> list[float]:
+    gap = report.mismatch.gap if report.mismatch else None
+    found = [
+        report.logprob.sum,
+        report.logprob.token_mean,
+        report.logprob.sequence_mean,
+        *(report.losses[name].value for name in LOSSES),
+        *((gap.mean, gap.mean_abs, gap.k3, gap.share_outside) if gap else ()),
+    ]
+    return [float("nan") if value is None else value for value in found]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Trajectory]:
+    made = []
+    for index in range(draw(st.integers(1, 4))):
+        steps = draw(calls(append_only=True))
+        given: dict[str, Any] = {
+            "rollout_logprobs": [
+                draw(st.lists(st.floats(-9, 0), min_size=len(a), max_size=len(a))) for _, a in steps
+            ],
+            "reward": [draw(st.floats(-1, 1)) for _ in steps],
+            "group_id": [draw(st.sampled_from("xy"))] * len(steps),
+        }
+        made.append(make_trajectory(steps, f"t{index}", **given))
+    return made
+
+
+@slow
+@given(batch=batches(), data=st.data())
+def test_the_order_of_trajectories_changes_nothing(
+    model: LoadedModel, batch: list[Trajectory], data: st.DataObject
+) -> None:
+    other = data.draw(st.permutations(batch))
+    assert_close(
+        numbers(score_in_memory(model, other)), numbers(score_in_memory(model, batch)), atol=1e-9
+    )
+
+
+@slow
+@given(batch=batches())
+def test_every_action_token_is_scored_or_counted(
+    model: LoadedModel, batch: list[Trajectory]
+) -> None:
+    counts = score_in_memory(model, batch).counts
+    assert counts.n_action_tokens == sum(one.n_action_tokens for one in batch)
+    assert counts.n_action_tokens == counts.n_scored_tokens + counts.n_first_token
+    assert counts.n_scored_steps == counts.n_steps == sum(len(one.steps) for one in batch)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> LossInputs:
+    n = draw(st.integers(1, 12))
+
+    def column(low: float, high: float) -> Any:
+        values = draw(st.lists(st.floats(low, high), min_size=n, max_size=n))
+        return np.array(values, dtype=np.float64)
+
+    return LossInputs(
+        logprobs=column(-6, -0.01),
+        loss_mask=np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n))),
+        trajectory=np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))),
+        rollout_logprobs=column(-6, -0.01),
+        advantages=column(-2, 2),
+        returns=column(-2, 2),
+    )
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(table=tables())
+def test_context_tokens_have_no_gradient_and_no_influence(name: str, table: LossInputs) -> None:
+    slopes = gradient(LOSSES[name], table)
+    assert (slopes[~table.loss_mask] == 0.0).all()
+    noise = np.where(table.loss_mask, table.logprobs, -np.inf)
+    assert evaluate(LOSSES[name], replace(table, logprobs=noise)) == evaluate(LOSSES[name], table)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(table=tables())
+def test_the_gradient_is_what_differences_measure(name: str, table: LossInputs) -> None:
+    loss, step = LOSSES[name], 1e-6
+    assert table.rollout_logprobs is not None
+    ratio = np.exp(table.logprobs - table.rollout_logprobs)
+    if (np.abs(ratio - 0.8) < 1e-4).any() or (np.abs(ratio - 1.2) < 1e-4).any():
+        return  # the clip has a kink there
+    slopes = gradient(loss, table)
+    for at in range(len(slopes)):
+        sides = []
+        for sign in (1.0, -1.0):
+            moved = table.logprobs.copy()
+            moved[at] += sign * step
+            sides.append(evaluate(loss, replace(table, logprobs=moved)).value)
+        if sides[0] is None or sides[1] is None:
+            assert slopes[at] == 0.0
+            continue
+        measured = (sides[0] - sides[1]) / (2 * step)
+        assert slopes[at] == pytest.approx(measured, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(table=tables(), data=st.data())
+def test_a_loss_does_not_depend_on_the_order_of_tokens(
+    name: str, table: LossInputs, data: st.DataObject
+) -> None:
+    order = np.array(data.draw(st.permutations(range(len(table.logprobs)))), dtype=np.int64)
+    assert table.rollout_logprobs is not None
+    assert table.advantages is not None
+    assert table.returns is not None
+    shuffled = LossInputs(
+        logprobs=table.logprobs[order],
+        loss_mask=table.loss_mask[order],
+        trajectory=table.trajectory[order],
+        rollout_logprobs=table.rollout_logprobs[order],
+        advantages=table.advantages[order],
+        returns=table.returns[order],
+    )
+    one, other = evaluate(LOSSES[name], table), evaluate(LOSSES[name], shuffled)
+    assert (one.denominator, one.reason) == (other.denominator, other.reason)
+    assert one.value == (other.value if one.value is None else pytest.approx(other.value, abs=1e-9))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(table=tables())
+def test_twice_the_same_trajectories_have_the_same_loss(name: str, table: LossInputs) -> None:
+    assert table.rollout_logprobs is not None
+    assert table.advantages is not None
+    assert table.returns is not None
+    twice = LossInputs(
+        logprobs=np.tile(table.logprobs, 2),
+        loss_mask=np.tile(table.loss_mask, 2),
+        trajectory=np.concatenate([table.trajectory, table.trajectory + 10]),
+        rollout_logprobs=np.tile(table.rollout_logprobs, 2),
+        advantages=np.tile(table.advantages, 2),
+        returns=np.tile(table.returns, 2),
+    )
+    one, other = evaluate(LOSSES[name], table), evaluate(LOSSES[name], twice)
+    assert other.denominator == 2 * one.denominator
+    assert one.value == (other.value if one.value is None else pytest.approx(other.value, abs=1e-9))
