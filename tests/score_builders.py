@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from trajkit.records import Trajectory
 from trajkit.store.write import DatasetWriter, Provenance
 
+torch.set_num_threads(1)  # threads cost more than they bring to models this small
+
 N_VOCAB = 61
 TINY: dict[str, Any] = {
     "vocab_size": N_VOCAB,

@@ -177,16 +177,19 @@ def _unshared_cells(
     left: Ids, right: Ids, left_places: NDArray[np.int64], right_places: NDArray[np.int64]
 ) -> Iterator[_Cell]:
     """Yield the cells that differ, a cell being what lies between two shared borders."""
-    end = [max(places[-1], 0) for places in (left_places, right_places) if len(places)]
-    borders = np.union1d(np.intersect1d(left_places, right_places), np.array(end, dtype=np.int64))
+    ends = np.concatenate((left_places[-1:], right_places[-1:]))
+    borders = np.union1d(np.intersect1d(left_places, right_places), ends)
     # ids up to and including each shared border; an empty token belongs to the border before it
-    left_stops = np.searchsorted(left_places, borders, side="right").tolist()
-    right_stops = np.searchsorted(right_places, borders, side="right").tolist()
-    at_left = at_right = 0
-    for left_stop, right_stop in zip(left_stops, right_stops, strict=True):
-        if not same_ids(left[at_left:left_stop], right[at_right:right_stop]):
-            yield at_left, left_stop, at_right, right_stop
-        at_left, at_right = left_stop, right_stop
+    left_stops = np.searchsorted(left_places, borders, side="right")
+    right_stops = np.searchsorted(right_places, borders, side="right")
+    left_starts = np.concatenate(([0], left_stops))[:-1]
+    right_starts = np.concatenate(([0], right_stops))[:-1]
+    is_pair = (left_stops - left_starts == 1) & (right_stops - right_starts == 1)
+    is_pair[is_pair] = left[left_starts[is_pair]] == right[right_starts[is_pair]]
+    cells = np.stack([left_starts, left_stops, right_starts, right_stops])
+    for a, b, c, d in cells[:, ~is_pair].T.tolist():  # most cells are one token, the same on both
+        if not same_ids(left[a:b], right[c:d]):
+            yield a, b, c, d
 
 
 def _gaps(

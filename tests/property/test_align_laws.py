@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +22,11 @@ BAD = [b"\xff", b"\xe6\x9d", b"\xf0\x9f\x98", b"\x80", b"\xc3"]
 def spelling(draw, data: bytes, cuts: set[int]) -> list[bytes]:
     """Return bytes as pieces, cut at some places."""
     borders = [0, *sorted(cuts), len(data)]
-    return [data[a:b] for a, b in zip(borders[:-1], borders[1:], strict=True)]
+    return [data[a:b] for a, b in pairwise(borders)]
 
 
 @st.composite
-def planted(draw, *, with_bad: bool = False):
+def planted(draw, *, with_bad: bool = False) -> Any:
     """Return two spellings, and the spans that were planted: no border inside is shared."""
     left: list[bytes] = []
     right: list[bytes] = []
@@ -53,14 +56,12 @@ def planted(draw, *, with_bad: bool = False):
 
 def found(left: list[bytes], right: list[bytes]) -> tuple[Region, ...]:
     known: dict[bytes, int] = {}
-    ids = [ids_array([known.setdefault(p, len(known)) for p in side]) for side in (left, right)]
-    return differing_regions(*ids, left, right)
+    a, b = (ids_array([known.setdefault(p, len(known)) for p in side]) for side in (left, right))
+    return differing_regions(a, b, left, right)
 
 
 def spans_of(regions: tuple[Region, ...]) -> list[tuple[int, int, int, int, int]]:
-    return [
-        (r.left_start, r.left_end, r.right_start, r.right_end, r.byte_start) for r in regions
-    ]
+    return [(r.left_start, r.left_end, r.right_start, r.right_end, r.byte_start) for r in regions]
 
 
 @given(planted())
@@ -76,12 +77,14 @@ def test_planted_replacements_come_back_exactly(case):
 
 
 pieces = st.lists(
-    st.sampled_from([b"a", b"b", b"ab", b"aa", b"", b" ", "é".encode(), b"\xc3", b"\xa9", REPLACED]),
+    st.sampled_from(
+        [b"a", b"b", b"ab", b"aa", b"", b" ", "é".encode(), b"\xc3", b"\xa9", REPLACED]
+    ),
     max_size=30,
 )
 
 
-def applied(left, right, regions):
+def applied(left, right, regions) -> Any:
     """Return the left side with each region's right side in its place; regions must ascend."""
     rebuilt = []
     at_left = at_right = 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import make_step, make_trajectory
-from trajkit.records import Segment, SegmentKind, Step, Trajectory
+from trajkit.records import Segment, SegmentKind, Trajectory
 from trajkit.sequence import build_sequences, step_spans
 
 few_ids = st.integers(0, 3)  # few, so that prompts share prefixes by chance too
@@ -17,7 +20,7 @@ action_kinds = st.sampled_from(
 
 
 @st.composite
-def trees(draw) -> Trajectory:
+def trees(draw) -> Any:
     """Return a trajectory whose prompts extend, retry, cut or drop earlier ones."""
     calls: list[tuple[list[int], list[int]]] = []
     for _ in range(draw(st.integers(1, 7))):
@@ -32,19 +35,19 @@ def trees(draw) -> Trajectory:
 
 
 @st.composite
-def segmented(draw, step: Step):
+def segmented(draw, step: Any) -> Any:
     """Return segments over a step's delta and action, some of it unnamed."""
     n_delta = len(step.prompt_delta)
     borders = sorted(draw(st.sets(st.integers(0, n_delta + step.n_action_tokens), max_size=5)))
     found = []
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         if draw(st.booleans()):
             kind = SegmentKind.CONTEXT if start < n_delta else draw(action_kinds)
             found.append(Segment(kind, start, end))
     return tuple(found)
 
 
-def n_sampled(step: Step) -> int:
+def n_sampled(step: Any) -> int:
     """Return the sampled ids of a step that nothing inserted, counted one by one."""
     n_delta = len(step.prompt_delta)
     inserted = {
@@ -80,6 +83,8 @@ def test_each_action_stands_in_exactly_one_sequence_behind_its_whole_prompt(traj
     for sequence in build_sequences(trajectory):
         for place in sequence.steps:
             owned.append(place.step.step_index)
+            assert place.step.prompt_ids is not None
+            assert place.step.action_tokens is not None
             before = sequence.token_ids[: place.action_start]
             action = sequence.token_ids[place.action_start : place.action_end]
             assert before.tolist() == place.step.prompt_ids.tolist()
@@ -91,6 +96,7 @@ def test_each_action_stands_in_exactly_one_sequence_behind_its_whole_prompt(traj
 def test_the_mask_of_a_sequence_is_the_mask_of_its_steps(trajectory):
     for sequence in build_sequences(trajectory):
         for place in sequence.steps:
+            assert place.step.action_mask is not None
             n_own = place.action_end - place.start
             assert (
                 sequence.action_mask[place.start : place.action_end].tolist()
@@ -101,7 +107,7 @@ def test_the_mask_of_a_sequence_is_the_mask_of_its_steps(trajectory):
 @given(trees())
 def test_a_step_continues_a_sequence_only_where_it_keeps_all_of_the_step_before(trajectory):
     for sequence in build_sequences(trajectory):
-        for earlier, later in zip(sequence.steps, sequence.steps[1:], strict=False):
+        for earlier, later in pairwise(sequence.steps):
             assert later.step.parent is earlier.step
             assert later.step.prompt_keep == earlier.step.sequence_len == earlier.action_end
 

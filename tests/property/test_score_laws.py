@@ -22,6 +22,7 @@ from trajkit.score.run import score
 from trajkit.score.steps import score_trajectory
 
 slow = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(deadline=None)
 Calls = list[tuple[list[int], list[int]]]
 
 
@@ -150,6 +151,7 @@ def tables(draw: st.DrawFn) -> LossInputs:
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@quick
 @given(table=tables())
 def test_context_tokens_have_no_gradient_and_no_influence(name: str, table: LossInputs) -> None:
     slopes = gradient(LOSSES[name], table)
@@ -159,6 +161,7 @@ def test_context_tokens_have_no_gradient_and_no_influence(name: str, table: Loss
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@quick
 @given(table=tables())
 def test_the_gradient_is_what_differences_measure(name: str, table: LossInputs) -> None:
     loss, step = LOSSES[name], 1e-6
@@ -181,6 +184,7 @@ def test_the_gradient_is_what_differences_measure(name: str, table: LossInputs) 
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@quick
 @given(table=tables(), data=st.data())
 def test_a_loss_does_not_depend_on_the_order_of_tokens(
     name: str, table: LossInputs, data: st.DataObject
@@ -203,6 +207,7 @@ def test_a_loss_does_not_depend_on_the_order_of_tokens(
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@quick
 @given(table=tables())
 def test_twice_the_same_trajectories_have_the_same_loss(name: str, table: LossInputs) -> None:
     assert table.rollout_logprobs is not None

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -5,16 +7,16 @@ from trajkit.align import common_prefix, differing_regions, next_agreement, same
 from trajkit.records import ids_array
 
 
-def regions(left, right):
+def regions(left, right) -> Any:
     """Return (left span, right span, byte) of each region between two spellings.
 
     A piece of text is its own id; the same piece has the same id on both sides.
     """
     known: dict[bytes, int] = {}
-    ids = [ids_array([known.setdefault(p, len(known)) for p in side]) for side in (left, right)]
+    a, b = (ids_array([known.setdefault(p, len(known)) for p in side]) for side in (left, right))
     return [
         ((r.left_start, r.left_end), (r.right_start, r.right_end), r.byte_start)
-        for r in differing_regions(*ids, left, right)
+        for r in differing_regions(a, b, left, right)
     ]
 
 
@@ -130,6 +132,13 @@ def test_the_next_agreement_is_found_however_far_it_is():
     assert next_agreement(left[:-1], np.full(50, -1, np.int32)) is None
 
 
+def test_a_nearer_agreement_beyond_the_first_window_is_preferred():
+    far, near = np.arange(10, 14, dtype=np.int32), np.arange(20, 24, dtype=np.int32)
+    left = np.concatenate([near, np.full(50, -1, np.int32), far])
+    right = np.concatenate([np.full(54, -2, np.int32), far, np.full(8, -2, np.int32), near])
+    assert next_agreement(left, right) == (0, 66)  # and not (54, 54), which costs more
+
+
 class Counted(np.ndarray):
     """Ids that count the elements numpy works on."""
 
@@ -146,7 +155,7 @@ class Counted(np.ndarray):
         return super().__array_function__(function, types, args, kwargs)
 
 
-def work(left, right, n_repeats, *, other_text):
+def work(left, right, n_repeats, *, other_text) -> Any:
     """Return how many elements were worked on for so many repeats of two spellings."""
     known: dict[bytes, int] = {}
     sides = []

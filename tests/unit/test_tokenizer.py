@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 import tokenizers
-from tests.tokenizer_builders import SMOLLM2, TINY, metaspace, save
 from tokenizers import decoders, models, normalizers
+
+from tests.tokenizer_builders import SMOLLM2, TINY, metaspace, save
 from trajkit.errors import FileError, InputError, Place
 from trajkit.records import ids_array
 from trajkit.tokenizer import load_tokenizer, require_same_tokenizer
@@ -46,9 +47,10 @@ def test_control_tokens_are_those_that_cut_text(tiny):
 
 def test_a_metaspace_id_keeps_its_space_and_a_byte_id_is_its_byte(spaced):
     tokenizer, _ = spaced
-    spell = {tokenizer.token_bytes(token_id): token_id for token_id in range(3, tokenizer.n_vocab)}
-    assert spell[b" ab"] == tokenizer.n_vocab - 5
-    assert spell["東".encode()] > 258
+    first_word = 3 + 256
+    assert tokenizer.pieces(ids_array(range(first_word, first_word + 8))) == [
+        *(b" ", b"a", b"b", b"c", b"ab", b" a", b" ab", "東".encode())
+    ]
     assert tokenizer.token_bytes(3) == b"\x00"
     assert tokenizer.token_bytes(3 + 0xE6) == b"\xe6"
     assert tokenizer.token_bytes(1) == b"<s>"
@@ -172,12 +174,19 @@ def test_a_file_that_makes_the_library_panic_is_refused_with_a_code(tmp_path):
 
 def test_a_vocabulary_whose_bytes_are_not_known_is_refused(tmp_path):
     backend = tokenizers.Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    with pytest.raises(InputError, match="T103.*none") as caught:
+    with pytest.raises(InputError, match=r"T103.*none") as caught:
         load_tokenizer(save(backend, tmp_path / "none"))
     assert caught.value.code == "T103"
     backend.decoder = decoders.WordPiece()
-    with pytest.raises(InputError, match="T103.*WordPiece"):
+    with pytest.raises(InputError, match=r"T103.*WordPiece"):
         load_tokenizer(save(backend, tmp_path / "pieces"))
+
+
+def test_an_added_token_is_its_text_even_where_its_letters_are_byte_level_ones(tmp_path):
+    backend = tokenizers.Tokenizer.from_file(str(TINY / "tokenizer.json"))
+    backend.add_tokens(["éé"])
+    tokenizer = load_tokenizer(save(backend, tmp_path))
+    assert tokenizer.token_bytes(512) == "éé".encode()
 
 
 def test_a_byte_level_word_put_in_as_plain_text_is_its_own_bytes(tmp_path):

@@ -47,9 +47,9 @@ def score(
     quiet: Quiet = False,
     color: Colour = "auto",
 ) -> None:
-    """Score the recorded ids with a checkpoint: log-probs, losses, distance to the sampler.
+    r"""Score the recorded ids with a checkpoint: log-probs, losses, distance to the sampler.
 
-    One forward per token sequence; nothing is re-tokenised. Needs the extra trajkit\\[score].
+    One forward per token sequence; nothing is re-tokenised. Needs the extra trajkit\[score].
 
       trajkit score steps.parquet --model ./checkpoint -o scores.parquet
     """
@@ -107,15 +107,31 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
     rows = [["loss", "value", "numerator", "denominator", ""]]
     for name, value in facts["losses"].items():
         numbers = [_number(value[key]) for key in ("value", "numerator", "denominator")]
-        rows.append([name, *numbers, value.get("reason") or ""])
+        rows.append([name, *numbers, _remark(value)])
     printer.table(rows, right="123")
-    if facts.get("advantage_source"):
-        printer.line(f"  advantages: {facts['advantage_source']}")
+    source = facts.get("advantage_source")
+    if source is not None:
+        printer.line(f"  advantages: {_ADVANTAGES[source]}")
     printer.line()
     _print_mismatch(printer, facts)
     if out := facts.get("out"):
         printer.line()
         printer.line(f"Wrote {out}")
+
+
+_ADVANTAGES = {
+    "recorded": "as recorded",
+    "group_id": "(R − mean) / std within each group_id",
+    "first_prompt": "(R − mean) / std among trajectories with the same first prompt",
+    "group_id+first_prompt": "(R − mean) / std within group_id, else the same first prompt",
+}
+
+
+def _remark(value: dict[str, Any]) -> str:
+    if value.get("reason"):
+        return str(value["reason"])
+    left_out = value["n_left_out"]
+    return f"{left_out:,} tokens without a baseline or log-prob left out" if left_out else ""
 
 
 def _print_mismatch(printer: Printer, facts: dict[str, Any]) -> None:

@@ -34,10 +34,7 @@ def split_turns(messages: Sequence[Any], place: Place) -> tuple[list[Turn], tupl
     Raises:
         InputError: I201 when a message is no object, I203 when its role is not known.
     """
-    roles = [
-        role_of(message, replace(place, path=f"$.messages[{i}]"))
-        for i, message in enumerate(messages)
-    ]
+    roles = [role_of(message, place, f"$.messages[{i}]") for i, message in enumerate(messages)]
     spots = [i for i, role in enumerate(roles) if role == POLICY]
     turns = []
     for number, spot in enumerate(spots):
@@ -82,8 +79,13 @@ def spoken_text(message: dict[str, Any]) -> str | None:
     return plain_text(message)
 
 
-def role_of(message: Any, place: Place) -> str:
+def role_of(message: Any, place: Place, path: str) -> str:
     """Return a message's role.
+
+    Args:
+        message: what should be a message.
+        place: the record it stands in.
+        path: where in the record.
 
     Raises:
         InputError: I201 when the message is no object, I203 when its role is not known.
@@ -92,7 +94,7 @@ def role_of(message: Any, place: Place) -> str:
         raise InputError(
             "I201",
             "expected a message object",
-            place=place,
+            place=replace(place, path=path),
             excerpt=json.dumps(message)[:80],
             hint=QUARANTINE_HINT,
         )
@@ -102,7 +104,7 @@ def role_of(message: Any, place: Place) -> str:
         raise InputError(
             "I203",
             "expected a known role, found " + ("none" if role is None else json.dumps(role)[:40]),
-            place=replace(place, path=f"{place.path}.role"),
+            place=replace(place, path=f"{path}.role"),
             hint=f"roles are {known}",
         )
     return str(role)

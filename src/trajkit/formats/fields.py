@@ -25,11 +25,11 @@ class Fields:
 
     Every `take_*` takes the first of several names that is there and not null, returns `None` where
     there is none, and raises `InputError` I201 with the JSON path when the value is of another type
-    than asked for. `rest()` is what nobody took.
+    than asked for. `rest()` is what nobody took; `path` is where the object stands.
     """
 
     def __init__(self, value: object, place: Place, path: str = "$") -> None:
-        self._path = path
+        self.path = path
         self._place = place
         if not isinstance(value, dict):
             raise self.wrong("", "an object", value)
@@ -37,7 +37,7 @@ class Fields:
 
     def place(self, key: str = "") -> Place:
         """Return where a key stands."""
-        return replace(self._place, path=f"{self._path}.{key}" if key else self._path)
+        return replace(self._place, path=f"{self.path}.{key}" if key else self.path)
 
     def wrong(self, key: str, expected: str, found: object) -> InputError:
         """Return the error that says what was expected at a key and what was found."""
@@ -76,7 +76,7 @@ class Fields:
     def take_fields(self, name: str) -> Fields | None:
         """Return an object's own fields."""
         value = self.take(name)
-        return None if value is None else Fields(value, self._place, f"{self._path}.{name}")
+        return None if value is None else Fields(value, self._place, f"{self.path}.{name}")
 
     def take_json(self, name: str) -> str | None:
         """Return a value as JSON text: as it stood where it stood as text."""

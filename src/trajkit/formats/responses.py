@@ -123,7 +123,7 @@ def _is_reply(item: Fields, value: dict[str, Any]) -> bool:
         return True
     if kind not in (None, "message") or (kind is None and "role" not in value):
         return False
-    return role_of(value, item.place()) != POLICY
+    return role_of(value, item.place(), item.path) != POLICY
 
 
 def _is_result(item: dict[str, Any]) -> bool:

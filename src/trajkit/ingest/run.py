@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -21,15 +20,12 @@ from trajkit.records import ActionSource, Trajectory
 from trajkit.safe.files import (
     expand_sources,
     open_source,
-    publish,
     remove_quietly,
     same_file,
 )
 from trajkit.safe.json import BadRecord, Record, dumps, read_records
 from trajkit.store.write import DatasetWriter, InputFile, Provenance, StatePolicy, is_one_file
 from trajkit.tokenizer import Tokenizer, load_tokenizer
-
-_MAX_WARNINGS = 20
 
 
 class OnError(StrEnum):
@@ -61,8 +57,8 @@ class IngestReport:
     n_states_left_out: int = 0
     by_source: Counter[str] = field(default_factory=Counter)
     by_format: Counter[str] = field(default_factory=Counter)
+    by_warning: Counter[str] = field(default_factory=Counter)
     detected: list[Detected] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
     quarantine: str | None = None
     out: str | None = None
 
@@ -71,14 +67,33 @@ class IngestReport:
         """Return the format's name, all names joined where files differ."""
         return "+".join(sorted(self.by_format))
 
+    @property
+    def warnings(self) -> list[str]:
+        """Return what is odd but no error, with the number of records it was found in."""
+        return [
+            f"{sentence} ({n:,} {'record' if n == 1 else 'records'})"
+            for sentence, n in self.by_warning.items()
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `--format json` prints it."""
         sources = {source.value: self.by_source[source.value] for source in ActionSource}
-        return asdict(self) | {
+        return {
             "schema": "trajkit.ingest/1",
             "format": self.format,
+            "n_read": self.n_read,
+            "n_written": self.n_written,
+            "n_quarantined": self.n_quarantined,
+            "n_trajectories": self.n_trajectories,
+            "n_steps": self.n_steps,
+            "n_action_tokens": self.n_action_tokens,
+            "n_states_left_out": self.n_states_left_out,
             "by_source": sources,
             "by_format": dict(self.by_format),
+            "detected": [asdict(entry) for entry in self.detected],
+            "warnings": self.warnings,
+            "quarantine": self.quarantine,
+            "out": self.out,
         }
 
     def count(self, trajectory: Trajectory) -> None:
@@ -88,11 +103,6 @@ class IngestReport:
         self.n_steps += len(trajectory.steps)
         self.n_action_tokens += trajectory.n_action_tokens
         self.by_source.update(step.action_source.value for step in trajectory.steps)
-
-    def warn(self, sentence: str) -> None:
-        """Add a warning, the first few of them and never twice the same."""
-        if sentence not in self.warnings and len(self.warnings) < _MAX_WARNINGS:
-            self.warnings.append(sentence)
 
 
 def ingest(  # noqa: PLR0913 - one argument an option of the command
@@ -153,30 +163,28 @@ class _Job:
 
     def run(self) -> IngestReport:
         self._check_output()
-        with ExitStack() as stack:
-            writer = None
-            if self.out is not None:
-                # entered first, so published last: behind the quarantine it speaks of
-                writer = stack.enter_context(
-                    DatasetWriter(self.out, overwrite=self.overwrite, state=self.state)
-                )
-            for file, name in zip(self.files, _relative(self.files), strict=True):
-                if self._is_full:
-                    break
-                for trajectory in self._read(file, name, stack):
-                    self.report.count(trajectory)
-                    if writer is not None:
-                        writer.write(trajectory)
-            if self.report.n_read == 0:
-                raise self._nothing_read()
-            if writer is not None:
-                writer.provenance = self._provenance()
-                self.report.n_states_left_out = writer.n_states_left_out
-        if self.out is not None:
-            self.report.out = str(self.out)
-            if self.quarantine is None:  # what an overwritten dataset set aside is not of this one
-                remove_quietly(quarantine_path(self.out))
+        if self.out is None:
+            self._write(None)
+            return self.report
+        with DatasetWriter(self.out, overwrite=self.overwrite, state=self.state) as writer:
+            self._write(writer)
+            writer.provenance = self._provenance()
+        self.report.n_states_left_out = writer.n_states_left_out
+        self.report.out = str(self.out)
+        if self.quarantine is None:  # what an overwritten dataset set aside is not of this one
+            remove_quietly(quarantine_path(self.out))
         return self.report
+
+    def _write(self, writer: DatasetWriter | None) -> None:
+        for file, name in zip(self.files, _relative(self.files), strict=True):
+            if self._is_full:
+                break
+            for trajectory in self._read(file, name, writer):
+                self.report.count(trajectory)
+                if writer is not None:
+                    writer.write(trajectory)
+        if self.report.n_read == 0:
+            raise self._nothing_read()
 
     @property
     def _is_full(self) -> bool:
@@ -198,7 +206,7 @@ class _Job:
             hint="check that the program that writes the log has finished",
         )
 
-    def _read(self, file: Path, name: str, stack: ExitStack) -> Iterator[Trajectory]:
+    def _read(self, file: Path, name: str, writer: DatasetWriter | None) -> Iterator[Trajectory]:
         n_bytes = 0
         with open_source(file) as stream:
             for record in read_records(stream, name):
@@ -212,7 +220,7 @@ class _Job:
                 except InputError as problem:
                     if self.on_error is OnError.STOP:
                         raise
-                    self._set_aside(record, problem, stack)
+                    self._set_aside(record, problem, writer)
                 else:
                     yield trajectory
             self.inputs.append(
@@ -224,13 +232,12 @@ class _Job:
             raise record.error
         form = self._format_of(record, name)
         raw = form.read(record)
-        for warning in raw.warnings:
-            self.report.warn(warning)
         trajectory_id = self._id_for(raw.trajectory_id, record)
         source = Source(format=form.name, file=name, record=record.index, place=record.place)
         trajectory = to_trajectory(raw, trajectory_id, source, self.tokenizer)
         self.ids.add(trajectory_id)
         self.report.by_format[form.name] += 1
+        self.report.by_warning.update(raw.warnings)
         return trajectory
 
     def _format_of(self, record: Record, name: str) -> Format:
@@ -257,14 +264,14 @@ class _Job:
         return given
 
     def _set_aside(
-        self, record: Record | BadRecord, problem: TrajkitError, stack: ExitStack
+        self, record: Record | BadRecord, problem: TrajkitError, writer: DatasetWriter | None
     ) -> None:
         self.report.n_quarantined += 1
-        if self.out is None:
+        if self.out is None or writer is None:
             return
         if self.quarantine is None:
             path = quarantine_path(self.out)
-            self.quarantine = stack.enter_context(publish(path, overwrite=self.overwrite))
+            self.quarantine = writer.open_beside(path)
             self.report.quarantine = str(path)
         line = {
             "code": problem.code,

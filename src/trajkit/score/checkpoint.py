@@ -120,6 +120,13 @@ def _config(file: Path) -> dict[str, Any]:
                 hint="trajkit never runs code of a checkpoint: use one whose architecture is part "
                 "of transformers, and remove auto_map from its config.json",
             )
+        if key == "configuration_files" and value:
+            raise UsageProblem(
+                "U103",
+                "--model: config.json leaves its content to other files (configuration_files)",
+                place=place,
+                hint="copy the file meant for your version of transformers over config.json",
+            )
         if key == "quantization_config" and value:
             raise UsageProblem(
                 "U103",

@@ -164,7 +164,7 @@ def _multiplies_to_fp32(weight: torch.Tensor) -> bool:
     if not weight.is_cuda or weight.dtype is torch.float32:
         return False
     try:
-        torch.mm(weight[:1], weight[:1].T, out_dtype=torch.float32)
+        torch.mm(weight[:16], weight[:16].T, out_dtype=torch.float32)
     except (NotImplementedError, RuntimeError, TypeError):
         return False
     return True

@@ -1,14 +1,17 @@
-"""The transformers library: kept offline and silent, and never handed a folder.
+"""The transformers library: kept offline and silent, and never handed a checkpoint's folder.
 
-It gets tensors and a configuration object, so that nothing in a checkpoint's folder can make it
+It gets tensors and a configuration without loader keys, so that nothing in the folder can make it
 read another file, run code or ask a hub.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -46,32 +49,45 @@ def architecture_of(checkpoint: Checkpoint, place: Place) -> tuple[Any, Any]:
         UsageProblem: U103 when it knows no such causal language model.
         InputError: I201 when the configuration does not fit the architecture.
     """
+    name = checkpoint.config["model_type"]
     with quiet_transformers() as transformers:
-        name = checkpoint.config["model_type"]
-        try:
-            config = transformers.CONFIG_MAPPING[name].from_dict(checkpoint.config)
-        except KeyError:
+        if name not in transformers.CONFIG_MAPPING:
             raise UsageProblem(
                 "U103",
                 f"--model: transformers {transformers.__version__} knows no architecture {name!r}",
                 place=place,
                 hint="pip install -U transformers",
-            ) from None
-        except Exception as problem:  # each configuration class raises its own
-            reason = str(problem).strip().splitlines()[-1:] or [type(problem).__name__]
-            raise InputError(
-                "I201", f"config.json does not fit {name}: {reason[0]}", place=place
-            ) from problem
-        try:
-            kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        except KeyError:
+            )
+        config = _configuration(transformers, checkpoint, place)
+        kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+        trained_as = ", ".join(map(str, config.architectures or ()))
+        if kind is None or "Classification" in trained_as or "Reward" in trained_as:
             raise UsageProblem(
-                "U103", f"--model: {name} is not a causal language model", place=place
-            ) from None
+                "U103",
+                f"--model: {trained_as or name} is not a causal language model",
+                place=place,
+            )
         text_kind = type(config).sub_configs.get("text_config")
         if text_kind is not None and kind.config_class is text_kind:
             config = config.get_text_config()
         return kind, config
+
+
+def _configuration(transformers: Any, checkpoint: Checkpoint, place: Place) -> Any:
+    """Return the configuration object, read the library's way from a folder with nothing else."""
+    try:
+        with TemporaryDirectory() as folder:
+            Path(folder, "config.json").write_text(json.dumps(checkpoint.config), encoding="utf-8")
+            return transformers.AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+    except Exception as problem:  # each configuration class raises its own
+        reason = str(problem).strip().splitlines()[-1:] or [type(problem).__name__]
+        raise InputError(
+            "I201",
+            f"config.json does not fit {checkpoint.config['model_type']}: {reason[0].strip()}",
+            place=place,
+        ) from problem
 
 
 def build_model(
@@ -93,6 +109,7 @@ def build_model(
                 state_dict=dict(tensors),
                 dtype=dtype,
                 ignore_mismatched_sizes=True,
+                local_files_only=True,
                 output_loading_info=True,
             )
         except ValueError as found:  # this architecture has no such attention

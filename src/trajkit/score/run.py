@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
-from trajkit.errors import NumericError, TrajkitError, UsageProblem
+from trajkit.errors import NumericError, UsageProblem
 from trajkit.records import ActionSource, Trajectory
 from trajkit.safe.files import publish
 from trajkit.score.advantages import token_advantages
@@ -84,7 +84,7 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         sink = None
         if target is not None:
             stream = stack.enter_context(publish(target, overwrite=overwrite))
-            sink = stack.enter_context(_sink(stream))
+            sink = ParquetSink(stream, SCORES_SCHEMA, SCORES_SCHEMA_NAME)
         folder = model.path if isinstance(model, LoadedModel) else Path(model)
         is_checked = check_tokenizer(dataset, folder)
         if isinstance(model, LoadedModel):
@@ -106,18 +106,6 @@ def score(  # noqa: PLR0913 - one argument an option of the command
             options = {"limit": limit, "only": sorted(only)}
             run.close({**_provenance(dataset, facts), "options": options})
         return report
-
-
-@contextmanager
-def _sink(stream: BinaryIO) -> Iterator[ParquetSink]:
-    """Yield a sink of scores that lets go of its stream when the block fails."""
-    sink = ParquetSink(stream, SCORES_SCHEMA, SCORES_SCHEMA_NAME)
-    try:
-        yield sink
-    except BaseException:
-        with suppress(OSError, TrajkitError):
-            sink.close({})
-        raise
 
 
 class _Run:
@@ -162,17 +150,16 @@ class _Run:
                 self._flush()
 
     def check_not_empty(self, only: Collection[str]) -> None:
-        """Raise when there is no trajectory, or no token of any that could be scored."""
+        """Raise when no trajectory was selected, or none has a token that could be scored."""
         if only and not self._totals["n_trajectories"]:
             raise UsageProblem("U107", f"no trajectory is named {', '.join(sorted(only)[:3])}")
-        if self._by_status[Status.OK] or self._by_status[Status.NONFINITE]:
+        if self._tokens.n_tokens or self._totals["n_nonfinite"]:
             return
         found = ", ".join(f"{n} {status}" for status, n in sorted(self._by_status.items()))
         raise NumericError(
             "N105",
-            f"there is nothing to score: steps by status: {found or 'none'}",
-            hint="scoring needs recorded action ids and prompt ids; trajkit ingest --retokenize -t "
-            "TOKENIZER derives ids from text",
+            f"no action token can be scored; steps by status: {found or 'none'}",
+            hint="scoring needs the ids of prompts and actions: ingest logs that recorded them",
         )
 
     def report(

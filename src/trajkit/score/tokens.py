@@ -77,12 +77,14 @@ class TokenCollector:
     """Gathers scored trajectories one by one, and counts what is not among their tokens.
 
     Attributes:
+        n_tokens: action tokens with a log-prob.
         n_first_token: action tokens at position 0 of a sequence: no log-prob exists.
         n_neg_inf: action tokens to which the checkpoint gives probability 0.
         not_comparable: recorded log-probs that are no full softmax's, by reason.
     """
 
     def __init__(self) -> None:
+        self.n_tokens = 0
         self.n_first_token = 0
         self.n_neg_inf = 0
         self.not_comparable: Counter[str] = Counter()
@@ -115,6 +117,7 @@ class TokenCollector:
         sampled = sampled_ids(step)
         self.n_first_token += int((sampled & np.isnan(logprobs)).sum())
         keep = sampled & ~np.isnan(logprobs)
+        self.n_tokens += int(keep.sum())
         self.n_neg_inf += int(np.isneginf(logprobs[keep]).sum())
         recorded = _or_nan(step.rollout_logprobs, len(logprobs))
         why = not_comparable(step)

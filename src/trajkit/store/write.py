@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from itertools import count, repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,13 +25,11 @@ from trajkit.store.digest import content_digest
 from trajkit.store.manifest import MANIFEST, read_manifest, seal
 from trajkit.store.schema import METADATA_KEY, SCHEMA, SCHEMA_NAME
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 MAX_STATE_BYTES = 64 * 2**20
 """`state_before` is written by `--state auto` while one trajectory's states stay below this."""
-_GROUP_BYTES = 32 * 2**20
-_GROUP_ROWS = 4096
-_PART_BYTES = 1024 * 2**20
-_PAGE_BYTES = 64 * 2**20
-"""Pages of the state column restart its prefix coding: one page a row group keeps it small."""
 
 
 class StatePolicy(StrEnum):
@@ -70,7 +69,7 @@ class ParquetSink:
         self._schema_name = schema_name
         self._digests: list[str] = []
         self.n_rows = 0
-        self._writer = pq.ParquetWriter(stream, schema, **_encodings(schema))
+        self._writer = pq.ParquetWriter(_Outlet(stream), schema, **_encodings(schema))
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -95,6 +94,20 @@ class ParquetSink:
         self._writer.close()
 
 
+class _Outlet(io.RawIOBase):
+    """A stream that swallows what comes after its end: a writer given up says its last words."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        return memoryview(data).nbytes if self._stream.closed else self._stream.write(data)
+
+
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
     """Return writer options: zstd-3; plain ids, split floats, prefix-coded states, checksums."""
     dictionary, encoding = [], {}
@@ -115,7 +128,6 @@ def _encodings(schema: pa.Schema) -> dict[str, Any]:
         "compression_level": 3,
         "use_dictionary": dictionary,
         "column_encoding": encoding,
-        "data_page_size": _PAGE_BYTES,
         "write_page_checksum": True,
         "write_statistics": ["trajectory_id", "step_index"],
     }
@@ -126,7 +138,20 @@ class DatasetWriter:
 
     A context manager: nothing is visible at `out` until the block ends without an exception; the
     manifest is published last, so a folder is a dataset only when it is whole.
+
+    Attributes:
+        group_bytes: between trajectories, a row group that takes about this much memory is full.
+        long_group_bytes: inside a trajectory more is needed, since a row group begins with a whole
+            state: what `StatePolicy.AUTO` allows always fits.
+        group_rows: a row group of so many steps is full anywhere.
+        part_bytes: a part of a folder is full when its row groups took about this much memory.
+        n_states_left_out: trajectories whose states are too long for `StatePolicy.AUTO`.
     """
+
+    group_bytes = 32 * 2**20
+    long_group_bytes = group_bytes + MAX_STATE_BYTES
+    group_rows = 4096
+    part_bytes = 1024 * 2**20
 
     def __init__(
         self, out: Path, *, overwrite: bool = False, state: StatePolicy = StatePolicy.AUTO
@@ -146,6 +171,7 @@ class DatasetWriter:
         self._pending_bytes = 0
         self._part_bytes = 0
         self._new_folders: list[Path] = []
+        self._published: list[Path] = []
         self._old_parts: list[Path] = []
         self._part_suffix = ""
 
@@ -155,9 +181,7 @@ class DatasetWriter:
             return self
         try:
             self._make_folder()
-            self._manifest = self._stack.enter_context(
-                publish(self._out / MANIFEST, overwrite=self._overwrite)
-            )
+            self._manifest = self._publish(self._out / MANIFEST, overwrite=self._overwrite)
             with suppress(TrajkitError):  # none, or not understood: its parts stay
                 self._old_parts = [part.path for part in read_manifest(self._out)]
             self._part_suffix = _free_suffix(self._out)
@@ -169,17 +193,23 @@ class DatasetWriter:
 
     def write(self, trajectory: Trajectory) -> None:
         """Add one trajectory: its steps ascending, all in the same part."""
+        if self._part_bytes + self._pending_bytes >= self.part_bytes and not self._is_file:
+            self._flush()
+            self._open_part()
         states = self._states_of(trajectory)
         for step, state in zip(trajectory.steps, states, strict=True):
             self._steps.append(step)
             self._states.append(state)
             self._pending_bytes += _n_bytes(step) + (0 if state is None else len(state))
-            if self._pending_bytes >= _GROUP_BYTES or len(self._steps) >= _GROUP_ROWS:
+            if self._pending_bytes >= self.long_group_bytes or len(self._steps) >= self.group_rows:
                 self._flush()
-        self.n_trajectories += 1
-        if self._part_bytes >= _PART_BYTES and not self._is_file:
+        if self._pending_bytes >= self.group_bytes:
             self._flush()
-            self._open_part()
+        self.n_trajectories += 1
+
+    def open_beside(self, path: Path) -> BinaryIO:
+        """Return a stream whose bytes become another file when the dataset is published."""
+        return self._publish(path, overwrite=self._overwrite)
 
     def __exit__(
         self,
@@ -197,10 +227,10 @@ class DatasetWriter:
                 sink.close(metadata)
             if self._manifest is not None:
                 self._manifest.write(self._manifest_bytes(metadata))
+            self._stack.close()
         except BaseException as problem:
             self._abort(problem)
             raise
-        self._stack.close()
         for path in self._old_parts:
             remove_quietly(path)
 
@@ -218,9 +248,25 @@ class DatasetWriter:
                 path.mkdir(exist_ok=True)
                 self._new_folders.append(path)
 
+    def _publish(self, path: Path, *, overwrite: bool) -> BinaryIO:
+        """Return a stream that is published when the block ends, the last one opened first."""
+
+        def note(kind: type[BaseException] | None, *_: object) -> None:
+            if kind is None:
+                self._published.append(path)
+
+        self._stack.push(note)
+        return self._stack.enter_context(publish(path, overwrite=overwrite))
+
     def _abort(self, problem: BaseException) -> None:
-        """Let every temporary file go, and the folders too that this run made."""
+        """Let go of every temporary file, of what came out without its manifest, of new folders."""
         self._stack.__exit__(type(problem), problem, problem.__traceback__)
+        named: list[Path] = []
+        with suppress(TrajkitError):
+            named = [part.path for part in read_manifest(self._out)]
+        for path in self._published:
+            if path not in named:
+                remove_quietly(path)
         with suppress(OSError):
             for path in reversed(self._new_folders):
                 path.rmdir()
@@ -229,7 +275,7 @@ class DatasetWriter:
         name = f"part-{len(self._sinks):05d}{self._part_suffix}.parquet"
         path = self._out if self._is_file else self._out / name
         overwrite = self._overwrite and self._is_file
-        stream = self._stack.enter_context(publish(path, overwrite=overwrite))
+        stream = self._publish(path, overwrite=overwrite)
         self._sinks.append((path.name, ParquetSink(stream, SCHEMA, SCHEMA_NAME)))
         self._part_bytes = 0
 
@@ -270,7 +316,8 @@ def _free_suffix(out: Path) -> str:
     Overwriting leaves the old parts alone until the new manifest is in place.
     """
     taken = {path.name.removesuffix(".parquet")[10:] for path in out.glob("part-*.parquet")}
-    return next(s for s in ("", *(f".{n}" for n in count(1))) if s not in taken)
+    suffixes = chain([""], (f".{n}" for n in count(1)))
+    return next(suffix for suffix in suffixes if suffix not in taken)
 
 
 _TEXT_FIELDS = (

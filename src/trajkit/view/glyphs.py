@@ -21,7 +21,7 @@ SIGNS = re.compile("⟪[^⟫]*⟫|⟦[^⟧]*⟧")
 
 _BAD = "[\udc80-\udcff]+"  # what decoding with surrogateescape makes of bytes that are no character
 _OWN = "[\u2400-\u2426⟦⟧⟪⟫]"
-_SPACES = "[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]"
+_SPACES = "[\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000]"
 _REPLACED = re.compile(f"{_BAD}|{_OWN}|{_SPACES}")
 _HIDDEN_SPACES = re.compile(r" {2,}|^ +| +(?=␊|$)")
 

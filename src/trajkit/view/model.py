@@ -108,7 +108,11 @@ def rows(
         if not any(wanted(place.step.step_index) for place in sequence.steps):
             continue
         if len(view.sequences) > 1:
-            yield Rule(facts=(f"sequence {number + 1} of {len(view.sequences)}",))
+            facts = [f"sequence {number + 1} of {len(view.sequences)}"]
+            if sequence.steps[0].start:
+                n_kept = _count(sequence.steps[0].start, "token")
+                facts.append(f"{n_kept} kept from earlier steps, context (not trained)")
+            yield Rule(facts=tuple(facts))
         yield from _sequence_rows(sequence, tokenizer, wanted)
     for step in view.without_ids:
         if wanted(step.step_index):
@@ -118,13 +122,10 @@ def rows(
 def _sequence_rows(
     sequence: TokenSequence, tokenizer: Tokenizer | None, wanted: Callable[[int], bool]
 ) -> Iterator[Row]:
-    """Yield a sequence's steps; ids that it keeps from another one are counted, not shown again."""
+    """Yield a sequence's own steps; what it keeps of another sequence is shown there."""
     by_step: dict[int | None, list[Span]] = {}
     for span in sequence.spans:
         by_step.setdefault(span.step_index, []).append(span)
-    for kept in by_step.get(None, ()):
-        count = _count(kept.end - kept.start, "token")
-        yield Rule(facts=(f"{count} of earlier steps kept, context (not trained)",))
     for place in sequence.steps:
         if wanted(place.step.step_index):
             yield Rule(facts=step_facts(place.step))
@@ -166,7 +167,7 @@ def _token_lines(ids: Ids, tokenizer: Tokenizer | None) -> Iterator[tuple[int, s
     """Yield (position of the first token, text) of each line of a span."""
     if tokenizer is None:
         for at in range(0, len(ids), _IDS_A_LINE):
-            yield at, " ".join(map(str, ids[at : at + _IDS_A_LINE].tolist()))
+            yield at, " ".join(f"{token_id:>6}" for token_id in ids[at : at + _IDS_A_LINE].tolist())
         return
     pieces = tokenizer.pieces(ids)
     lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
@@ -232,8 +233,10 @@ def _message_rows(step: Step, tokenizer: Tokenizer | None) -> Iterator[Row]:
     elif step.action_text is not None:
         yield from _text_lines(step.action_text, "action", is_action=True)
     elif step.action_tokens is not None:
+        label = "action"
         for _, text in _token_lines(step.action_tokens, tokenizer):
-            yield _text_line(text, "action", is_action=True)
+            yield _text_line(text, label, is_action=True)
+            label = ""
     if step.is_terminal and step.observation is not None:
         yield from _text_lines(step.observation, "observed", is_action=False)
 
@@ -251,16 +254,14 @@ def _message_lines(message: object, *, is_action: bool) -> Iterator[Line]:
     if not isinstance(message, dict):
         yield from _text_lines(_json(message), "message", is_action=is_action)
         return
-    role = message.get("role") or message.get("type") or "message"
+    role = _json(message.get("role") or message.get("type") or "message")
     content = message.get("content")
-    shown = {"role"}
-    if isinstance(content, str):
-        shown.add("content")
-        yield from _text_lines(content, _json(role), is_action=is_action)
-    rest = {key: value for key, value in message.items() if key not in shown and value is not None}
+    rest = {key: value for key, value in message.items() if key != "role" and value is not None}
+    if isinstance(content, str) or not rest:
+        yield from _text_lines(rest.pop("content", ""), role, is_action=is_action)
+        role = "fields"
     if rest:
-        label = "fields" if isinstance(content, str) else _json(role)
-        yield from _text_lines(_json(rest), label, is_action=is_action)
+        yield from _text_lines(_json(rest), role, is_action=is_action)
 
 
 def _json(value: object) -> str:
@@ -277,5 +278,6 @@ def _text_lines(text: str, label: str, *, is_action: bool) -> Iterator[Line]:
 
 def _text_line(text: str, label: str, *, is_action: bool) -> Line:
     kind = SegmentKind.TEXT if is_action else SegmentKind.CONTEXT
-    shown = shorten(label, LABEL)
+    shown = show_bytes(label.encode("utf-8", errors="backslashreplace"))
+    shown = shown if len(shown) <= LABEL else f"{shown[: LABEL - 1]}…"
     return Line(token_start=None, is_action=is_action, kind=kind, text=text, label=shown)

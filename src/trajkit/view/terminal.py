@@ -20,12 +20,12 @@ _UNITS = re.compile(rf"{SIGNS.pattern}|[^ ⟦⟪]+ *| +|.")
 """What folding keeps together where it can: a sign, or a word with the spaces behind it."""
 _NARROW = re.compile("[ -~\u2400-\u2426]*")
 """Text whose characters take one cell each: ASCII and the signs for spaces and controls."""
-_ASCII = str.maketrans(
-    {
-        "\\": "\\\\", "␊": "\\n", "␉": "\\t", "␣": "\\s",
-        "⟪": "\\[", "⟫": "\\]", "⟦": "\\<", "⟧": "\\>",
-    }
-)  # fmt: skip
+_ASCII = (
+    {0x2400 + code: f"\\x{code:02x}" for code in range(0x20)}
+    | {ord("␡"): "\\x7f", ord("␊"): "\\n", ord("␉"): "\\t", ord("␣"): "\\s", ord("\\"): "\\\\"}
+    | {ord("⟪"): "\\[", ord("⟫"): "\\]", ord("⟦"): "\\<", ord("⟧"): "\\>"}
+)
+"""The signs spelt with a backslash; all else beyond ASCII becomes `\\uNNNN`."""
 
 
 class Sgr(StrEnum):
@@ -63,6 +63,11 @@ class Face:
         """Return the gutter of a context line."""
         return " |" if self.ascii else "· "
 
+    @property
+    def between(self) -> str:
+        """Return what stands between facts on a line."""
+        return " - " if self.ascii else " · "
+
     def paint(self, text: str, code: Sgr) -> str:
         """Return the text in a colour, or as it is when colours are off."""
         if not self.colour or not text:
@@ -89,9 +94,10 @@ def header(view: View, tokenizer_name: str | None, face: Face) -> Iterator[str]:
     if trajectory.group_id is not None:
         facts.append(f"group {shorten(trajectory.group_id, 40)}")
     name = shorten(trajectory.trajectory_id, 60)
-    for line in _flow(map(face.spell, (name, *facts)), face):
+    for line in _flow(map(face.spell, (name, *facts)), face.between, face.width):
         yield face.paint(line, Sgr.RULE)
-    yield from _flow(map(face.spell, _provenance(view, tokenizer_name)), face)
+    provenance = map(face.spell, _provenance(view, tokenizer_name))
+    yield from _flow(provenance, face.between, face.width)
     yield from legend(view, face)
 
 
@@ -104,7 +110,7 @@ def legend(view: View, face: Face) -> Iterator[str]:
     signs = ["␊ newline", "␉ tab", "␣ space", "⟦⟧ no glyph"]
     if view.has_ids:
         signs.insert(0, "⟪⟫ one control id")
-    for line in _flow([*sides, *map(face.spell, signs)], face, between="   "):
+    for line in _flow([*sides, *map(face.spell, signs)], "   ", face.width):
         painted = line
         for side, code in sides.items():
             painted = painted.replace(side, face.paint(side, code))
@@ -119,9 +125,8 @@ def body(rows: Iterable[Row], face: Face) -> Iterator[str]:
 
 def _rule(rule: Rule, face: Face) -> Iterator[str]:
     dash = "-" if face.ascii else "─"
-    first, *others = map(face.spell, rule.facts)
-    for line in _flow([f"{dash * 2} {first}", *others], face):
-        filled = f"{line} {dash * (face.width - cell_len(line) - 1)}"
+    for line in _flow(map(face.spell, rule.facts), face.between, face.width - 3):
+        filled = f"{dash * 2} {line} {dash * (face.width - cell_len(line) - 4)}"
         yield face.paint(filled.rstrip(), Sgr.RULE)
 
 
@@ -152,13 +157,14 @@ def footer(view: View, face: Face | None = None) -> str:
     if view.without_ids:
         n = _plural(len(view.without_ids), "step")
         facts.append(f"{n} without prompt ids: no mask to show, only who wrote which text")
-    return "\n".join(_flow(facts, face or Face()))
+    face = face or Face()
+    return "\n".join(_flow(facts, face.between, face.width))
 
 
 def _provenance(view: View, tokenizer_name: str | None) -> list[str]:
     steps = view.trajectory.steps
     counts = {s: sum(step.action_source is s for step in steps) for s in ActionSource}
-    told = ", ".join(f"{n:,} {source.value}" for source, n in counts.items() if n)
+    told = ", ".join(f"{source.value} in {n:,}" for source, n in counts.items() if n)
     facts = [f"action ids: {told} of {_plural(len(steps), 'step')}"]
     if view.has_ids:
         name = "none, so ids are shown" if tokenizer_name is None else shorten(tokenizer_name, 40)
@@ -174,18 +180,16 @@ def _share(view: View) -> str:
     return f"{view.n_action_tokens / view.n_tokens:.1%}" if view.n_tokens else "0%"
 
 
-def _flow(facts: Iterable[str], face: Face, between: str | None = None) -> Iterator[str]:
-    """Yield facts side by side on as few lines as they need."""
-    if between is None:
-        between = " - " if face.ascii else " · "
+def _flow(facts: Iterable[str], between: str, width: int) -> Iterator[str]:
+    """Yield facts side by side on as few lines of at most `width` cells as they need."""
     line = ""
     for fact in facts:
         joined = f"{line}{between}{fact}" if line else fact
-        if line and cell_len(joined) > face.width:
-            yield from _folded(line, face.width)
+        if line and cell_len(joined) > width:
+            yield from _folded(line, width)
             joined = fact
         line = joined
-    yield from _folded(line, face.width)
+    yield from _folded(line, width)
 
 
 def _folded(text: str, room: int) -> list[str]:

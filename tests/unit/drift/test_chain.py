@@ -1,4 +1,6 @@
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +22,11 @@ S0 = [*P0, *A0]
 S1 = [*S0, *O1, *A1]
 
 
-def breaks(*calls, tokenizer=None):
+def breaks(*calls, tokenizer=None) -> Any:
     """Return the findings of the chain over whole prompts and actions."""
     steps = make_trajectory(calls).steps
     found = [
-        check_chain(step, step.parent or previous, tokenizer)
-        for previous, step in zip(steps, steps[1:], strict=False)
+        check_chain(step, step.parent or previous, tokenizer) for previous, step in pairwise(steps)
     ]
     return [finding for finding in found if finding is not None]
 
@@ -137,6 +138,26 @@ def test_a_branch_from_an_earlier_step_holds():
     assert breaks(*calls, ([*S0, *O1[:4], 60, 61], [8]), ([*S0, *O1[:4], 60, 61, 8, 9], [6])) == []
 
 
+def test_ids_are_searched_for_as_ids_and_not_as_bytes():
+    # the bytes of the abandoned action 1 stand in those of 256, 0, one place off
+    assert breaks(([7, 8], [9]), ([7, 8, 9, 5], [1]), ([7, 8, 9, 256, 0], [3])) == []
+
+
+def test_an_action_that_was_replaced_is_a_break_although_the_step_before_it_is_held():
+    (finding,) = breaks((P0, A0), (S0 + O1, A1), ([*S0, *O1, *A1[:5], 60, 61, 62], [7]))
+    assert (finding.step_index, finding.action_start) == (1, 5)
+    (finding,) = breaks((P0, A0), (S0 + O1, A1), ([*S0, *O1, 60, 61, 62], [7]))
+    assert (finding.step_index, finding.action_start) == (1, 0)
+
+
+def test_ids_of_the_template_alone_are_no_agreement():
+    template = [2, 4, 1, 5]
+    other = [*P0[:10], 61, 62, *template, 63, *template, *A0, *O1]
+    (finding,) = breaks(([*P0[:10], 51, *template, *P0[10:]], A0), (other, A1))
+    assert finding.recorded_ids == (51, *template, *P0[10:])
+    assert finding.retokenized_ids == (61, 62, *template, 63, *template)
+
+
 def test_an_observation_that_was_edited_is_no_branch_because_its_action_comes_back():
     edited = [*O1[:9], 60, *O1[10:]]
     (finding,) = breaks((P0, A0), (S0 + O1, A1), ([*S0, *edited, *A1, *O2], [7]))
@@ -165,6 +186,7 @@ def test_a_kept_prefix_that_is_shorter_than_it_could_be_is_no_other_finding():
         1, parent=first, prompt_keep=4, prompt_delta=[*P0[4:10], 9, *P0[11:], *A0], action_tokens=A1
     )
     finding = check_chain(later, first, None)
+    assert finding is not None
     assert (finding.token_start, finding.recorded_ids) == (10, (P0[10],))
     assert finding.retokenized_ids == (9,)
 
@@ -181,7 +203,9 @@ def test_with_a_tokenizer_ids_have_texts_and_bytes():
     tiny = load_tokenizer(TINY)
     search, tokyo, space = 298, 462, 223
     (finding,) = breaks(
-        ([1, 5], [tokyo, space, search, 2]), ([1, 5, tokyo, space, 0, 2, 201, 1], [7]), tokenizer=tiny
+        ([1, 5], [tokyo, space, search, 2]),
+        ([1, 5, tokyo, space, 0, 2, 201, 1], [7]),
+        tokenizer=tiny,
     )
     assert finding.recorded_text == "search"
     assert finding.retokenized_text == "<|endoftext|>"
@@ -194,6 +218,7 @@ def test_an_id_that_the_tokenizer_does_not_know_is_named_with_its_step():
     with pytest.raises(InputError) as caught:
         breaks(([1, 600], [2]), ([1, 5, 2], [3]), tokenizer=tiny)
     assert caught.value.code == "I304"
+    assert caught.value.place is not None
     assert caught.value.place.step_index == 0
 
 

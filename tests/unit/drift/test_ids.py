@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 import tokenizers
@@ -17,17 +18,17 @@ TOKYO_JAPANESE = [414, 492]  # 東京 is E6 9D | B1 E4 BA AC
 
 
 @pytest.fixture(scope="module")
-def tiny():
+def tiny() -> Any:
     return load_tokenizer(TINY)
 
 
-def letters(tokenizer, text):
+def letters(tokenizer, text) -> Any:
     """Return the ids of a text's bytes, each byte an id of its own."""
     by_bytes = {tokenizer.token_bytes(token_id): token_id for token_id in range(512)}
     return [by_bytes[bytes([byte])] for byte in text.encode()]
 
 
-def check(action, tokenizer, prompt=(1, 5, 6)):
+def check(action, tokenizer, prompt=(1, 5, 6)) -> Any:
     """Return the findings of one step."""
     step = make_step(prompt_delta=list(prompt), action_tokens=list(action))
     ((checked, findings),) = check_ids([step], tokenizer)
@@ -116,15 +117,16 @@ def test_an_id_outside_the_vocabulary_stops_the_check_with_its_place(tiny):
         list(check_ids(steps, tiny))
     assert caught.value.code == "I304"
     assert "action id 700 (position 1)" in caught.value.message
+    assert caught.value.place is not None
     assert caught.value.place.step_index == 1
 
 
 class Counting(Tokenizer):
     """A tokenizer that remembers what it encoded."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(tokenizers.Tokenizer.from_file(str(TINY / "tokenizer.json")), "tiny")
-        self.encoded = []
+        self.encoded: list[str] = []
 
     def encode_batch(self, texts):
         self.encoded += texts

@@ -89,6 +89,14 @@ def test_a_cut_character_is_carried_through_prompts_that_grow_from_the_cut():
     assert [step.state_before for step in again[2:]] == ["ab\ufffd"] * 2
 
 
+def test_a_prompt_that_keeps_part_of_a_delta_keeps_the_cut_character_before_it():
+    start = ids("ab") + ids("東")[:2]
+    steps = spelt((ids("a"), ids("b東")), (start + ids("xy"), []), (start + ids("xz"), []))
+    assert steps[2].prompt_keep == 5
+    assert steps[2].text_keep == 6
+    assert steps[2].state_before == "ab\ufffdxz"
+
+
 def test_a_prompt_that_keeps_less_than_the_cut_goes_behind_it():
     start = ids("ab") + ids("東")[:2]
     steps = spelt((ids("a"), ids("b東")), (start + ids("x"), []), (ids("ab") + ids("東")[:1], []))

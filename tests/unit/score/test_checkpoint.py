@@ -168,6 +168,7 @@ def test_shards_come_by_name(tmp_path: Path) -> None:
         ({"model_type": 5}, "I202", InputError),
         ({"model_type": "llama", "quantization_config": {"bits": 4}}, "U103", UsageProblem),
         ({"model_type": "x", "t": {"quantization_config": {"bits": 4}}}, "U103", UsageProblem),
+        ({"model_type": "x", "configuration_files": ["config.4.0.0.json"]}, "U103", UsageProblem),
     ],
 )
 def test_a_configuration_that_cannot_be_used(

@@ -130,6 +130,13 @@ def test_models_that_look_ahead_are_refused(tmp_path: Path, model_type: str) -> 
     assert "later tokens" in caught.value.message
 
 
+def test_a_configuration_with_which_nothing_runs_is_refused(tmp_path: Path) -> None:
+    model = random_model("gptj", **GPT2)  # 64 rotary dimensions in heads of 8
+    with pytest.raises(NumericError) as caught:
+        load_model(save_checkpoint(model, tmp_path / "m"), device="cpu")
+    assert caught.value.code == "N104"
+
+
 def test_a_model_without_an_output_layer_is_refused() -> None:
     model = random_model("llama", **TINY)
     model.lm_head = torch.nn.Identity()

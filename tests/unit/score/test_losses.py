@@ -171,6 +171,17 @@ def test_tokens_without_an_input_are_left_out_and_counted() -> None:
     assert found.numerator == pytest.approx(-(0.5 - 2.0 + 0.55 - 3.0), abs=1e-12)
 
 
+def test_a_counted_token_without_a_logprob_is_left_out_of_every_loss() -> None:
+    logprobs = TABLE.logprobs.copy()
+    logprobs[3] = NAN
+    for name in LOSSES:
+        found = value(name, replace(TABLE, logprobs=logprobs))
+        assert found.n_left_out == 1
+        assert found.value == pytest.approx(
+            value(name, replace(TABLE, loss_mask=TABLE.loss_mask & (np.arange(8) != 3))).value
+        )
+
+
 def test_inputs_that_never_meet_are_told_apart_from_inputs_that_are_missing() -> None:
     inputs = replace(
         TABLE,

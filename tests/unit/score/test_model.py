@@ -150,6 +150,7 @@ def test_shards_are_read_together(tmp_path: Path) -> None:
         ({"model_type": "not_yet_invented"}, "U103"),
         ({"model_type": "t5"}, "U103"),
         ({"hidden_size": "wide"}, "I201"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "U103"),
     ],
 )
 def test_an_architecture_that_cannot_be_made(
@@ -219,6 +220,15 @@ def test_loading_prints_nothing_and_leaves_the_library_as_it_was(
     assert transformers.logging.get_verbosity() == before
     assert transformers.logging.is_progress_bar_enabled()
     assert logging.getLogger("transformers").level == before
+
+
+def test_loading_never_touches_the_network(
+    llama_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(f"socket.socket.{name}", lambda *_: pytest.fail("a socket was used"))
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: pytest.fail("a name was looked up"))
+    load_model(llama_dir, device="cpu")
 
 
 def test_models_without_a_limit_on_positions_have_none(tmp_path: Path) -> None:

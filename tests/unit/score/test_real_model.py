@@ -37,7 +37,7 @@ def records() -> list[dict[str, Any]]:
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
     turns = record["turns"]
     n = len(turns)
-    return make_trajectory(
+    made: Trajectory = make_trajectory(
         [(turn["prompt_token_ids"], turn["response_token_ids"]) for turn in turns],
         record["trajectory_id"],
         rollout_logprobs=[turn["logprobs"] for turn in turns],
@@ -45,6 +45,7 @@ def trajectory_of(record: dict[str, Any]) -> Trajectory:
         reward=[None] * (n - 1) + [record["reward"]],
         temperature=[record["temperature"]] * n,
     )
+    return made
 
 
 def gap(model: LoadedModel, ids: list[int], start: int, recorded: list[float]) -> float:

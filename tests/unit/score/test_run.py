@@ -1,3 +1,4 @@
+import gc
 import json
 import math
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.score_builders import (
     write_data,
 )
 from trajkit.errors import ExitCode, InputError, NumericError, TrajkitError, UsageProblem
-from trajkit.records import ActionSource, LogprobKind, Segment, SegmentKind, Trajectory
+from trajkit.records import ActionSource, LogprobKind, Segment, SegmentKind, Step, Trajectory
 from trajkit.score import head as head_module
 from trajkit.score.losses import LOSSES
 from trajkit.score.model import LoadedModel, load_model
@@ -42,7 +43,8 @@ def sampled(model: LoadedModel, calls: Any, name: str, **given: Any) -> Trajecto
         plain_logprobs(model.model, [*prompt, *action])[len(prompt) :].tolist()
         for prompt, action in calls
     ]
-    return make_trajectory(calls, name, rollout_logprobs=recorded, **given)
+    made: Trajectory = make_trajectory(calls, name, rollout_logprobs=recorded, **given)
+    return made
 
 
 def three(model: LoadedModel) -> list[Trajectory]:
@@ -151,7 +153,12 @@ def test_the_worst_token_is_named(llama: LoadedModel, tmp_path: Path) -> None:
 def test_logprobs_of_another_temperature_are_left_out_and_said_to_be(
     llama: LoadedModel, tmp_path: Path
 ) -> None:
-    hot = {"temperature": [0.7, 0.7], "logprob_kind": [LogprobKind.PROCESSED] * 2}
+    hot = {
+        "temperature": [0.7, 0.7],
+        "logprob_kind": [LogprobKind.PROCESSED] * 2,
+        "group_id": ["g", "g"],
+        "reward": [None, 0.5],
+    }
     trajectories = [*three(llama)[:2], sampled(llama, SECOND, "hot", **hot)]
     report = score(write_data(tmp_path / "d.parquet", trajectories), llama)
     assert report.mismatch is not None
@@ -372,15 +379,27 @@ def problem_of(*args: Any, **options: Any) -> TrajkitError:
     return caught.value
 
 
-def test_nothing_to_score(llama: LoadedModel, tmp_path: Path) -> None:
-    step = make_step(trajectory_id="text", action_text="hi")
-    data = write_data(tmp_path / "d.parquet", [Trajectory(trajectory_id="text", steps=(step,))])
+@pytest.mark.parametrize(
+    ("step", "status"),
+    [
+        (make_step(trajectory_id="t", action_text="hi"), "1 no_action"),
+        (make_step(trajectory_id="t", action_tokens=[1]), "1 no_prompt"),
+        (make_step(trajectory_id="t", prompt_delta=[1], action_tokens=[]), "1 ok"),
+        (make_step(trajectory_id="t", prompt_delta=[], action_tokens=[5]), "1 ok"),
+    ],
+)
+def test_nothing_to_score(llama: LoadedModel, tmp_path: Path, step: Step, status: str) -> None:
+    trajectory = Trajectory(trajectory_id="t", steps=(step,))
     out = tmp_path / "s.parquet"
-    problem = problem_of(data, llama, out=out)
+    problem = problem_of(write_data(tmp_path / "d.parquet", [trajectory]), llama, out=out)
     assert isinstance(problem, NumericError)
     assert problem.code == "N105"
-    assert "1 no_action" in problem.message
+    assert status in problem.message
     assert not out.exists()
+
+
+def test_no_data_at_all(llama: LoadedModel, tmp_path: Path) -> None:
+    assert problem_of(write_data(tmp_path / "d.parquet", []), llama).code == "N105"
 
 
 def test_a_selection_that_names_nothing(llama: LoadedModel, data: Path) -> None:
@@ -430,6 +449,8 @@ def test_a_failing_run_publishes_nothing(llama: LoadedModel, tmp_path: Path) -> 
     assert isinstance(problem, InputError)
     assert problem.code == "I304"
     assert not out.exists()
+    del problem
+    gc.collect()  # a writer left open would complain here
 
 
 @pytest.mark.parametrize("source", [ActionSource.RETOKENIZED, ActionSource.UNKNOWN])

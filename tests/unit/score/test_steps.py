@@ -178,22 +178,27 @@ def test_longer_than_the_model_names_the_trajectory(llama: LoadedModel) -> None:
     assert caught.value.place.trajectory_id == "who"
 
 
-def test_rotary_frequencies_that_depend_on_length_get_a_pass_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("switch", "passes"), [(6, [16]), (10, [7, 16]), (11, [11, 16])])
+def test_rotary_frequencies_that_depend_on_length_get_a_pass_of_their_own(
+    tmp_path: Path, switch: int, passes: list[int]
+) -> None:
     rope = {
         "rope_type": "longrope",
         "rope_theta": 10_000.0,
         "short_factor": [1.0] * 4,
         "long_factor": [4.0] * 4,
-        "original_max_position_embeddings": 12,
+        "original_max_position_embeddings": switch,
     }
-    config = {**TINY, "rope_parameters": rope, "original_max_position_embeddings": 12}
+    config = {**TINY, "rope_parameters": rope, "original_max_position_embeddings": switch}
     model = random_model("phi3", **config)
     loaded = load_model(save_checkpoint(model, tmp_path / "m"), device="cpu")
-    assert loaded.rope_switch == 12
+    assert loaded.rope_switch == switch
     with passes_of(loaded) as lengths:
         scored = score_trajectory(loaded, make_trajectory(CHAIN))
-    assert lengths == [11, 16]
+    assert lengths == passes
     assert_scored(loaded, scored)
+    if passes == [16]:
+        return
     together = score_trajectory(replace(loaded, rope_switch=None), scored.trajectory)
     first, shared = scored.steps[0].logprobs, together.steps[0].logprobs
     assert first is not None

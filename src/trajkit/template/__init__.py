@@ -1,0 +1,41 @@
+"""The chat-template door: messages to text, with whose text each piece is, and to ids.
+
+    load.py      a file or folder → `ChatTemplate`
+    sandbox.py   what a template may do, and how much
+    leaves.py    the strings of a conversation, and private marks in their place
+    spans.py     a render and its marked twin → where each string stands
+    render.py    messages → `Rendered`: the text, and the spans of every message
+    turns.py     messages → a `Turn` per policy message: where its text begins and ends
+    literal.py   pieces of text → ids, control tokens only where they are meant
+
+A template is a program of strangers: it runs in a sandbox, and what it does with a string is
+observed, never assumed. Where the observation does not explain the text, the answer is `UNKNOWN`.
+"""
+
+from trajkit.template.leaves import Leaf
+from trajkit.template.literal import Allow, Forged, LiteralText, TextPiece, encode_literally
+from trajkit.template.load import ChatTemplate, load_template
+from trajkit.template.render import Rendered, Setting, prompt_for_step, render, render_text
+from trajkit.template.spans import Fit, LeafSpan
+from trajkit.template.turns import Turn, TurnFit, turn_spans
+
+__all__ = [
+    "Allow",
+    "ChatTemplate",
+    "Fit",
+    "Forged",
+    "Leaf",
+    "LeafSpan",
+    "LiteralText",
+    "Rendered",
+    "Setting",
+    "TextPiece",
+    "Turn",
+    "TurnFit",
+    "encode_literally",
+    "load_template",
+    "prompt_for_step",
+    "render",
+    "render_text",
+    "turn_spans",
+]

@@ -1,0 +1,305 @@
+"""The strings of a conversation, and private marks put in their place.
+
+A mark is a short word that occurs nowhere else. A template rendered with marks shows where it
+writes each string, without being asked how. Templates look at strings, though (`'</think>' in
+content`), so a leaf can also be marked in parts, with what the template itself names left standing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+Path: TypeAlias = tuple[str | int, ...]
+
+POLICY_ROLE = "assistant"
+
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names under which a message's reasoning is passed."""
+_ARGUMENTS = ("arguments", "parameters", "input")
+_NAMES = ("name", "id", "call_id", "tool_call_id")
+_FREE = ("content", "text", *REASONING)
+"""Keys whose strings are somebody's words, whatever they say."""
+_FIXED = ("role", "type")
+"""Keys whose strings a template decides by."""
+
+
+class Part(StrEnum):
+    """What a leaf is to its message."""
+
+    TEXT = "text"
+    ARGUMENT = "argument"
+    KEY = "key"
+    NAME = "name"
+    TOOLS = "tools"
+
+
+class Cut(StrEnum):
+    """How much of a leaf a mark takes the place of."""
+
+    WHOLE = "whole"
+    TAGS = "tags"
+    """All but the tags that the template names."""
+    WORDS = "words"
+    """All but white space and every string that the template names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """A string somewhere in the conversation; `message` is `None` for the tools'."""
+
+    message: int | None
+    role: str | None
+    path: Path
+    part: Part
+    text: str
+
+    @property
+    def is_policy_text(self) -> bool:
+        """Return whether this is the policy's own wording, tags included."""
+        return self.role == POLICY_ROLE and self.part is Part.TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a mark stands for: `[start, end)` of these leaves (several when they are equal)."""
+
+    leaves: tuple[int, ...]
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which leaves are marked, and how."""
+
+    cut: Cut
+    parts: frozenset[Part]
+
+
+PLANS = (
+    Plan(Cut.WHOLE, frozenset(Part)),
+    Plan(Cut.TAGS, frozenset(Part)),
+    Plan(Cut.TAGS, frozenset({Part.TEXT, Part.ARGUMENT})),
+    Plan(Cut.WORDS, frozenset({Part.TEXT, Part.ARGUMENT})),
+)
+"""From the most telling to the most careful; the first that explains a render is believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """A conversation with marks in it."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None
+    marks: tuple[Mark, ...]
+    pattern: re.Pattern[str]
+    """Finds marks; group 1 is the index."""
+
+
+def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages as templates are given them: keys that are null dropped, reasoning aliased.
+
+    Source: `transformers` 5.24, `_normalize_chat_messages` and `_alias_reasoning_fields`.
+    """
+    found = []
+    for message in messages:
+        plain = {key: value for key, value in message.items() if value is not None}
+        reasoning = next((plain[key] for key in REASONING if key in plain), None)
+        if reasoning is not None:
+            plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+        found.append(plain)
+    return found
+
+
+def find_leaves(
+    messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, constants: Iterable[str]
+) -> tuple[Leaf, ...]:
+    """Return the strings of a conversation that are not empty, in order."""
+    finder = _Finder(frozenset(constants))
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        finder.visit(message, index, role if isinstance(role, str) else None)
+    if tools:
+        finder.visit_tools(tools)
+    return tuple(finder.leaves)
+
+
+def mark(
+    messages: list[dict[str, Any]],
+    tools: Sequence[Any] | None,
+    leaves: tuple[Leaf, ...],
+    plan: Plan,
+    *,
+    constants: Iterable[str],
+    nonce: str,
+) -> Marked:
+    """Return the conversation with marks in the place of its leaves."""
+    marker = _Marker(leaves, plan, keeper(plan.cut, constants), nonce)
+    return Marked(
+        messages=[marker.rebuild(message, (i,)) for i, message in enumerate(messages)],
+        tools=None if tools is None else marker.rebuild(list(tools), (None,)),
+        marks=tuple(marker.marks),
+        pattern=re.compile(nonce + "([0-9]{7,})Z"),
+    )
+
+
+def keeper(cut: Cut, constants: Iterable[str]) -> re.Pattern[str] | None:
+    """Return what finds the parts of a leaf that are left standing; `None` when nothing is."""
+    match cut:
+        case Cut.WHOLE:
+            return None
+        case Cut.TAGS:
+            wanted = {tag for text in constants for tag in (text, text.strip()) if _is_tag(tag)}
+            spaces = ""
+        case Cut.WORDS:
+            wanted = {text for text in constants if text.strip()}
+            spaces = r"|\s+"
+    longest = sorted(wanted, key=lambda text: (-len(text), text))
+    found = "|".join(map(re.escape, longest)) + spaces
+    return re.compile(found.removeprefix("|")) if found else None
+
+
+def pick_nonce(*texts: str) -> str:
+    """Return the beginning of marks: a word that occurs in none of the texts."""
+    number = 0
+    while True:
+        nonce = f"Qx{number}vK"
+        if not any(nonce in text for text in texts):
+            return nonce
+        number += 1
+
+
+def _is_tag(text: str) -> bool:
+    return len(text.strip()) > 1 and any(not (c.isalnum() or c.isspace() or c == "_") for c in text)
+
+
+class _Finder:
+    """The walk that finds leaves."""
+
+    def __init__(self, constants: frozenset[str]) -> None:
+        self._constants = constants
+        self.leaves: list[Leaf] = []
+
+    def visit(self, message: dict[str, Any], index: int, role: str | None) -> None:
+        """Collect the leaves of a message."""
+
+        def add(path: Path, part: Part, text: str) -> None:
+            self.leaves.append(Leaf(message=index, role=role, path=path, part=part, text=text))
+
+        self._walk(message, (), add)
+
+    def visit_tools(self, tools: Sequence[Any]) -> None:
+        """Collect what tools say about themselves; the rest of a schema decides the layout."""
+
+        def add(path: Path, part: Part, text: str) -> None:
+            if path[-1] == "description" and part is not Part.KEY:
+                self.leaves.append(
+                    Leaf(message=None, role=None, path=path, part=Part.TOOLS, text=text)
+                )
+
+        self._walk(list(tools), (), add)
+
+    def _walk(self, value: Any, path: Path, add: Callable[[Path, Part, str], None]) -> None:
+        if isinstance(value, str):
+            part = _part_of(path)
+            named = [key for key in path if isinstance(key, str)]
+            is_free = part is not Part.TEXT or (bool(named) and named[-1] in _FREE)
+            chosen = part is not None and (is_free or value not in self._constants)
+            if value and chosen and part is not None:
+                add(path, part, value)
+        elif isinstance(value, dict):
+            inside = any(key in _ARGUMENTS for key in path)
+            for key, entry in value.items():
+                if inside and isinstance(key, str) and key:
+                    add((*path, key), Part.KEY, key)
+                self._walk(entry, (*path, key), add)
+        elif isinstance(value, (list, tuple)):
+            for i, entry in enumerate(value):
+                self._walk(entry, (*path, i), add)
+
+
+def _part_of(path: Path) -> Part | None:
+    """Return what a string is by where it stands; `None` for what templates decide by."""
+    if any(key in _ARGUMENTS for key in path):
+        return Part.ARGUMENT
+    last = path[-1]
+    if last in _FIXED:
+        return None
+    return Part.NAME if last in _NAMES else Part.TEXT
+
+
+class _Marker:
+    """The walk that puts marks in the place of leaves."""
+
+    def __init__(
+        self, leaves: tuple[Leaf, ...], plan: Plan, keep: re.Pattern[str] | None, nonce: str
+    ) -> None:
+        self._cut = plan.cut
+        self._keep = keep
+        self._nonce = nonce
+        self._leaves = leaves
+        self._by_place = {
+            (leaf.message, leaf.path, leaf.part is Part.KEY): number
+            for number, leaf in enumerate(leaves)
+            if leaf.part in plan.parts
+        }
+        self._equal: dict[tuple[Any, ...], list[int]] = {}
+        for number, leaf in enumerate(leaves):
+            self._equal.setdefault(_sameness(leaf, number), []).append(number)
+        self._spelt: dict[tuple[Any, ...], str] = {}
+        self.marks: list[Mark] = []
+
+    def rebuild(self, value: Any, place: tuple[Any, ...]) -> Any:
+        """Return a value with marks; `place` is the message's index and the path inside it."""
+        if isinstance(value, str):
+            return self._marked(value, place, is_key=False)
+        if isinstance(value, dict):
+            keys = sorted(key for key in value if isinstance(key, str))
+            named = {key: self._marked(key, (*place, key), is_key=True) for key in keys}
+            return {
+                named.get(key, key): self.rebuild(entry, (*place, key))
+                for key, entry in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.rebuild(entry, (*place, i)) for i, entry in enumerate(value)]
+        return value
+
+    def _marked(self, text: str, place: tuple[Any, ...], *, is_key: bool) -> str:
+        number = self._by_place.get((place[0], place[1:], is_key))
+        if number is None:
+            return text
+        same = _sameness(self._leaves[number], number)
+        if same not in self._spelt:
+            self._spelt[same] = self._spell(text, tuple(self._equal[same]))
+        return self._spelt[same]
+
+    def _spell(self, text: str, leaves: tuple[int, ...]) -> str:
+        """Return a leaf with a mark for each part of it that is not left standing."""
+        kept = [] if self._keep is None else [found.span() for found in self._keep.finditer(text)]
+        if self._cut is Cut.TAGS and sum(end - start for start, end in kept) == len(text):
+            kept = []  # nothing but tags: they are its words
+        pieces, at = [], 0
+        for start, end in (*kept, (len(text), len(text))):
+            if start > at:
+                pieces.append(self._mark(leaves, at, start, text[at:start]))
+            pieces.append(text[start:end])
+            at = end
+        return "".join(pieces)
+
+    def _mark(self, leaves: tuple[int, ...], start: int, end: int, text: str) -> str:
+        self.marks.append(Mark(leaves, start, end, text))
+        return f"{self._nonce}{len(self.marks) - 1:07d}Z"
+
+
+def _sameness(leaf: Leaf, number: int) -> tuple[Any, ...]:
+    """Return what equal leaves share: templates compare names, and read reasoning by any name."""
+    if leaf.part is Part.NAME:
+        return ("name", leaf.text)
+    if leaf.path[0] in REASONING and len(leaf.path) == 1:
+        return ("reasoning", leaf.message, leaf.text)
+    return (number,)

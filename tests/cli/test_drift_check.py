@@ -1,0 +1,179 @@
+"""`trajkit drift-check`: what it prints in each form, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.builders import make_step, make_trajectory
+from tests.tokenizer_builders import TINY, metaspace, save
+from trajkit.records import ActionSource, Trajectory
+from trajkit.store.write import DatasetWriter, Provenance
+from trajkit.tokenizer import load_tokenizer
+
+# ids of the tiny tokenizer; the letters s e a r c h are another spelling of `search`
+SEARCH, NEWLINE, TOKYO, IM_START, IM_END = 298, 201, 462, 1, 2
+LETTERS = [85, 71, 67, 84, 69, 74]
+
+
+def trajkit(*words: Any) -> Any:
+    command = [sys.executable, "-m", "trajkit", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def write(path: Any, *trajectories: Any, fingerprint: str | None = None) -> Any:
+    with DatasetWriter(path) as writer:
+        for trajectory in trajectories:
+            writer.write(trajectory)
+        writer.provenance = Provenance(tokenizer_name="tiny", tokenizer_fingerprint=fingerprint)
+    return path
+
+
+def two_steps(name: str, action: list[int], next_prompt: list[int]) -> Any:
+    return make_trajectory([([1, 5], action), (next_prompt, [TOKYO])], name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with a dataset of each kind, made for the tiny tokenizer."""
+    folder = tmp_path_factory.mktemp("data")
+    end = [NEWLINE, IM_START]
+    clean = two_steps("clean", [SEARCH, IM_END], [1, 5, SEARCH, IM_END, *end])
+    spelt = two_steps("sp\x1belt", [*LETTERS, IM_END], [1, 5, *LETTERS, IM_END, *end])
+    broken = two_steps("broken", [SEARCH, IM_END], [1, 5, SEARCH, *end])
+    fingerprint = load_tokenizer(TINY).fingerprint
+    write(folder / "clean.parquet", clean, fingerprint=fingerprint)
+    write(folder / "drift.parquet", clean, spelt, broken, fingerprint=fingerprint)
+    steps = [replace(s, action_source=ActionSource.RETOKENIZED) for s in spelt.steps]
+    retokenized = Trajectory(trajectory_id=spelt.trajectory_id, steps=tuple(steps))
+    write(folder / "retokenized.parquet", retokenized)
+    text = Trajectory(trajectory_id="t", steps=(make_step(action_text="search"),))
+    write(folder / "text.parquet", text)
+    write(folder / "unknown.parquet", two_steps("unknown", [600], [1, 5, 600]))
+    return folder
+
+
+def test_drift_exits_1_and_says_how_much_where_and_what(folder):
+    done = trajkit("drift-check", folder / "drift.parquet", "-t", TINY)
+    assert done.returncode == 1
+    first, second = done.stdout.splitlines()[:2]
+    assert first == "sampled ids: 6 of 6 steps (100.0%)"
+    assert second.startswith("drift: 2 of 6 (33.3%)")
+    assert "2 of 3 (66.7%) trajectories" in second
+    assert "7 of 14 (50.0%) action tokens" in second
+    assert "sp␛elt step 0: ids-only by route ids" in done.stdout
+    assert "at token 2, action token 0, byte 0" in done.stdout
+    assert '"search"  [85, 71, 67, 84, 69, 74]' in done.stdout
+    assert '"search"  [298]' in done.stdout
+    assert "broken step 0: prefix by route chain" in done.stdout
+    assert '"<|im_end|>"  [2]' in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_clean_data_exit_0(folder):
+    done = trajkit("drift-check", folder / "clean.parquet", "-t", TINY)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1].startswith("clean: ")
+
+
+@pytest.mark.parametrize("name", ["retokenized", "text"])
+def test_data_without_sampled_ids_are_not_checkable_and_exit_1(folder, name):
+    done = trajkit("drift-check", folder / f"{name}.parquet", "-t", TINY)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[0].startswith("sampled ids: 0 of ")
+    assert "not checkable" in done.stdout
+    assert "clean" not in done.stdout
+    facts = json.loads(
+        trajkit("drift-check", folder / f"{name}.parquet", "-t", TINY, "--format", "json").stdout
+    )
+    assert (facts["checkable"], facts["sampled_share"]) == (False, 0.0)
+    assert facts["findings"] == []
+
+
+def test_json_is_one_document_with_the_findings(folder):
+    done = trajkit("drift-check", folder / "drift.parquet", "-t", TINY, "--format", "json")
+    assert done.returncode == 1
+    assert done.stdout.isascii()
+    facts = json.loads(done.stdout)
+    assert facts["schema"] == "trajkit.drift-check/1"
+    assert (facts["n_drifted_steps"], facts["n_drifted_action_tokens"]) == (2, 7)
+    spelt, broken = facts["findings"]
+    assert spelt["trajectory_id"] == "sp\x1belt"
+    assert (spelt["token_start"], spelt["action_start"], spelt["byte_start"]) == (2, 0, 0)
+    assert (spelt["recorded_ids"], spelt["retokenized_ids"]) == (LETTERS, [SEARCH])
+    assert (broken["route"], broken["action_start"]) == ("chain", 1)
+    assert (broken["recorded_ids"], broken["retokenized_ids"]) == ([IM_END], [])
+    assert broken["evidence"]["next_ids"] == [NEWLINE, IM_START]
+
+
+def test_jsonl_is_a_finding_a_line(folder, tmp_path):
+    out = tmp_path / "findings.jsonl"
+    done = trajkit(
+        "drift-check", folder / "drift.parquet", "-t", TINY, "--format", "jsonl", "-o", out
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    kinds = [json.loads(line)["kind"] for line in out.read_text().splitlines()]
+    assert kinds == ["ids-only", "prefix"]
+
+
+def test_trajectories_steps_and_routes_can_be_chosen(folder):
+    data = folder / "drift.parquet"
+
+    def findings(*words: str) -> Any:
+        done = trajkit("drift-check", data, "-t", TINY, "--format", "json", *words)
+        facts = json.loads(done.stdout)
+        return done.returncode, [finding["trajectory_id"] for finding in facts["findings"]]
+
+    assert findings("--trajectory", "broken") == (1, ["broken"])
+    assert findings("--limit", "2") == (1, ["sp\x1belt"])
+    assert findings("--route", "chain") == (1, ["broken"])
+    assert findings("--step", "0:1") == (1, ["sp\x1belt", "broken"])
+
+
+def test_without_a_tokenizer_the_chain_is_checked_and_the_rest_is_said_to_be_missing(folder):
+    done = trajkit("drift-check", folder / "drift.parquet")
+    assert done.returncode == 1
+    assert "broken step 0: prefix by route chain" in done.stdout
+    assert "route ids" in done.stderr
+
+
+def test_route_ids_without_a_tokenizer_exits_2(folder):
+    done = trajkit("drift-check", folder / "drift.parquet", "--route", "ids")
+    assert done.returncode == 2
+    assert "error[U103]" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_route_that_does_not_exist_exits_2(folder):
+    done = trajkit("drift-check", folder / "drift.parquet", "-t", TINY, "--route", "render")
+    assert done.returncode == 2
+    assert "error[U103]" in done.stderr
+
+
+def test_another_tokenizer_than_at_ingest_exits_3(folder, tmp_path):
+    other = save(metaspace(prefix=True), tmp_path / "other")
+    done = trajkit("drift-check", folder / "clean.parquet", "-t", other)
+    assert done.returncode == 3
+    assert "error[T102]" in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_id_outside_the_vocabulary_exits_3_with_its_place(folder):
+    done = trajkit("drift-check", folder / "unknown.parquet", "-t", TINY)
+    assert done.returncode == 3
+    assert "error[I304]" in done.stderr
+    assert "trajectory unknown" in done.stderr
+    assert done.stdout == ""
+
+
+def test_what_is_no_tokenizer_exits_3_or_4(folder, tmp_path):
+    assert trajkit("drift-check", folder / "clean.parquet", "-t", tmp_path).returncode == 4
+    (tmp_path / "tokenizer.json").write_text("[]")
+    done = trajkit("drift-check", folder / "clean.parquet", "-t", tmp_path)
+    assert done.returncode == 3
+    assert "error[T101]" in done.stderr

@@ -1,0 +1,152 @@
+"""`trajkit mask-view`: the whole command on a terminal, in a pipe, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.builders import make_step, make_trajectory
+from tests.tokenizer_builders import TINY, metaspace, save
+from tests.view_builders import (
+    agent_trajectory,
+    assert_fits,
+    assert_safe,
+    message_trajectory,
+    plain,
+)
+from trajkit.records import Trajectory
+from trajkit.store.write import DatasetWriter, Provenance
+from trajkit.tokenizer import load_tokenizer
+
+FORCED = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "PYTHONIOENCODING")
+
+
+def mask_view(*words: Any, **variables: str) -> Any:
+    """Return the finished command; only the variables given say anything of colour or width."""
+    environment = {k: v for k, v in os.environ.items() if k not in FORCED} | variables
+    command = [sys.executable, "-m", "trajkit", "mask-view", *map(str, words)]
+    return subprocess.run(command, capture_output=True, env=environment, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    hostile = make_step(
+        trajectory_id="\x1b[2J\u202e",
+        group_id="g\r\n",
+        finish_reason="\x9b",
+        action_text="\x1b]0;x\x07\u2028",
+    )
+    hostile = Trajectory(trajectory_id=hostile.trajectory_id, steps=(hostile,))
+    provenance = Provenance(
+        tokenizer_name="tiny", tokenizer_fingerprint=load_tokenizer(TINY).fingerprint
+    )
+    for name, trajectories in {
+        "agent": [agent_trajectory(), message_trajectory(), hostile],
+        "unknown": [make_trajectory([([5], [600])])],
+        "none": [],
+    }.items():
+        with DatasetWriter(folder / f"{name}.parquet") as writer:
+            for trajectory in trajectories:
+                writer.write(trajectory)
+            writer.provenance = provenance
+    return folder
+
+
+def test_the_first_trajectory_is_shown_as_the_golden_file_has_it(folder, golden):
+    done = mask_view(folder / "agent.parquet", "-t", TINY, "--width", "80")
+    assert done.returncode == 0
+    golden("agent-80.txt", done.stdout.decode())
+    assert b"--limit" in done.stderr
+
+
+def test_colour_is_off_in_a_pipe_and_can_be_asked_for(folder, golden):
+    data = folder / "agent.parquet"
+    words = [data, "-t", TINY, "--width", "80"]
+    assert b"\x1b" not in mask_view(*words).stdout
+    assert b"\x1b" not in mask_view(*words, FORCE_COLOR="1", NO_COLOR="1").stdout
+    always = mask_view(*words, "--color", "always", NO_COLOR="1").stdout.decode()
+    assert always == mask_view(*words, FORCE_COLOR="1").stdout.decode()
+    assert "".join(f"{plain(line)}\n" for line in always.splitlines()) == (
+        mask_view(*words).stdout.decode()
+    )
+
+
+def test_every_trajectory_is_safe_to_show_whatever_it_is_called(folder):
+    done = mask_view(folder / "agent.parquet", "-t", TINY, "--limit", "9", "--color", "always")
+    assert done.returncode == 0
+    lines = done.stdout.decode().split("\n")
+    assert "␛[2J⟦U+202E⟧" in done.stdout.decode()
+    for line in lines:
+        assert_safe(line)
+        assert_fits(line, 100)
+    assert sum(line.startswith("text-only · ") for line in map(plain, lines)) == 1
+
+
+def test_a_stdout_that_cannot_encode_the_gutter_gets_ascii(folder):
+    done = mask_view(folder / "agent.parquet", "-t", TINY, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    body = done.stdout.decode("ascii").splitlines()
+    assert "A|     80 \\[<|im_end|>\\]" in body
+    for line in body:
+        assert len(line) <= 100
+
+
+def test_one_trajectory_and_one_step_can_be_chosen(folder):
+    words = [folder / "agent.parquet", "-t", TINY, "--trajectory", "count-people/7"]
+    done = mask_view(*words, "--step", "3")
+    lines = done.stdout.decode().splitlines()
+    rules = [line for line in lines if line.startswith("──")]
+    assert len(rules) == 2
+    assert rules[1].startswith("── step 3 ")
+    assert "▌      33 <answer>14 million</answer>⟪<|im_end|>⟫" in lines
+    assert done.stderr == b""
+
+
+def test_json_has_the_columns_of_every_sequence(folder):
+    done = mask_view(folder / "agent.parquet", "-t", TINY, "--format", "json", "--limit", "2")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    document = json.loads(done.stdout)
+    assert document["schema"] == "trajkit.mask-view/1"
+    shown = document["trajectories"]
+    assert [t["trajectory_id"] for t in shown] == ["count-people/7"] * 3 + ["text-only"]
+    assert [t["sequence"] for t in shown] == [0, 1, 2, None]
+    first = shown[0]
+    assert set(first["tokens"]) == {"id", "text", "bytes", "kind", "action", "step"}
+    assert {len(column) for column in first["tokens"].values()} == {first["n_tokens"]}
+    assert sum(first["tokens"]["action"]) == first["n_action_tokens"] == 21 + 8
+
+
+def test_the_view_can_be_written_to_a_file(folder, tmp_path):
+    out = tmp_path / "view.txt"
+    data = folder / "agent.parquet"
+    done = mask_view(data, "-t", TINY, "--width", "80", "-o", out, "--color", "always")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert out.read_text() == mask_view(data, "-t", TINY, "--width", "80").stdout.decode()
+
+
+def test_without_a_tokenizer_ids_are_shown(folder):
+    done = mask_view(folder / "agent.parquet")
+    assert done.returncode == 0
+    assert "▌      80      2" in done.stdout.decode().splitlines()
+
+
+def test_what_cannot_be_shown_exits_with_its_code(folder, tmp_path):
+    data = folder / "agent.parquet"
+    other = save(metaspace(prefix=True), tmp_path / "other")
+    for words, code, exit_code in [
+        ([data, "-t", other], b"T102", 3),
+        ([folder / "unknown.parquet", "-t", TINY], b"I304", 3),
+        ([data, "--trajectory", "nobody"], b"U107", 2),
+        ([folder / "none.parquet"], b"U107", 2),
+        ([data, "--step", "x"], b"U103", 2),
+    ]:
+        done = mask_view(*words)
+        assert done.returncode == exit_code, words
+        assert b"error[" + code + b"]" in done.stderr

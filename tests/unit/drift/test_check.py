@@ -1,0 +1,242 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.builders import make_step, make_trajectory
+from tests.tokenizer_builders import TINY
+from trajkit.drift.check import drift_check
+from trajkit.drift.findings import Route
+from trajkit.errors import InputError, UsageProblem
+from trajkit.records import ActionSource, Trajectory
+from trajkit.store.write import DatasetWriter, Provenance
+from trajkit.tokenizer import load_tokenizer
+
+# ids of the tiny tokenizer; `se` + `arch` is another spelling of `search`
+SEARCH, NEWLINE, TOKYO, IM_END = 298, 201, 462, 2
+SPELT = [85, 71, 67, 84, 69, 74]
+
+
+@pytest.fixture
+def write(tmp_path) -> Any:
+    """Return a function that writes trajectories and returns the dataset's path."""
+
+    def written(*trajectories, **provenance):
+        path = tmp_path / "steps.parquet"
+        with DatasetWriter(path) as writer:
+            for trajectory in trajectories:
+                writer.write(trajectory)
+            writer.provenance = Provenance(**provenance)
+        return path
+
+    return written
+
+
+def sources(trajectory, *each) -> Any:
+    """Return a trajectory whose steps have other action sources."""
+    steps = [replace(s, action_source=a) for s, a in zip(trajectory.steps, each, strict=True)]
+    return Trajectory(trajectory_id=trajectory.trajectory_id, steps=tuple(steps))
+
+
+def spelling(trajectory_id="spelt") -> Any:
+    """Return three steps of which the second spells its action otherwise."""
+    first, second = [SEARCH, IM_END], [TOKYO, NEWLINE, *SPELT, IM_END]
+    start = [1, 5]
+    between = [NEWLINE, 1]
+    return make_trajectory(
+        [
+            (start, first),
+            (start + first + between, second),
+            (start + first + between + second + between, [SEARCH]),
+        ],
+        trajectory_id,
+    )
+
+
+def broken(trajectory_id="broken") -> Any:
+    """Return two steps of which the second lost the first one's end-of-turn id."""
+    return make_trajectory(
+        [([1, 5], [SEARCH, IM_END]), ([1, 5, SEARCH, NEWLINE, 1], [TOKYO])], trajectory_id
+    )
+
+
+def clean(trajectory_id="clean") -> Any:
+    return make_trajectory(
+        [([1, 5], [SEARCH, IM_END]), ([1, 5, SEARCH, IM_END, NEWLINE, 1], [TOKYO])], trajectory_id
+    )
+
+
+def test_spelt_letters_are_what_the_tests_take_them_for():
+    tiny = load_tokenizer(TINY)
+    assert b"".join(map(tiny.token_bytes, SPELT)) == b"search"
+
+
+def test_a_report_counts_what_both_routes_find(write):
+    report = drift_check(write(clean(), spelling(), broken()), TINY)
+    assert report.tokenizer == "tiny"
+    assert (report.n_trajectories, report.n_drifted_trajectories) == (3, 2)
+    assert (report.n_steps, report.n_checkable_steps, report.n_drifted_steps) == (7, 7, 2)
+    assert (report.n_action_tokens, report.n_drifted_action_tokens) == (3 + 12 + 3, 6 + 1)
+    assert report.sampled_share == 1.0
+    ids, chain = report.by_route["ids"], report.by_route["chain"]
+    assert (ids.n_checked_steps, ids.n_drifted_steps, ids.n_findings) == (7, 1, 1)
+    assert (chain.n_checked_steps, chain.n_drifted_steps, chain.n_findings) == (4, 1, 1)
+    assert report.by_kind == {"ids-only": 1, "prefix": 1}
+    assert report.by_cause == {"UNEXPLAINED": 2}
+    assert [(f.trajectory_id, f.step_index, f.route) for f in report.findings] == [
+        ("spelt", 1, "ids"),
+        ("broken", 0, "chain"),
+    ]
+    assert not report.is_clean
+
+
+def test_the_report_as_json_has_the_documented_keys(write):
+    facts = drift_check(write(spelling()), TINY).to_dict()
+    assert list(facts) == [
+        *("schema", "sampled_share", "checkable", "tokenizer"),
+        *("n_trajectories", "n_drifted_trajectories", "n_steps", "n_checkable_steps"),
+        *("n_drifted_steps", "n_action_tokens", "n_drifted_action_tokens"),
+        *("by_source", "by_route", "by_kind", "by_cause", "findings"),
+    ]
+    assert facts["schema"] == "trajkit.drift-check/1"
+    assert facts["by_source"] == {"sampled": 3, "retokenized": 0, "unknown": 0, "none": 0}
+    assert facts["by_kind"] == {"ids-only": 1, "text": 0, "structure": 0, "prefix": 0}
+    (finding,) = facts["findings"]
+    assert list(finding) == [
+        *("trajectory_id", "step_index", "route", "kind", "cause", "token_start", "action_start"),
+        *("byte_start", "recorded_ids", "retokenized_ids", "recorded_text", "retokenized_text"),
+        *("n_action_tokens", "evidence"),
+    ]
+    assert finding["token_start"] == 2 + 2 + 2 + 2
+
+
+def test_clean_data_are_clean(write):
+    report = drift_check(write(clean()), TINY)
+    assert report.is_clean
+    assert report.findings == []
+
+
+def test_an_id_that_two_routes_find_is_counted_once(write):
+    respelt = [1, 5, SEARCH, IM_END, NEWLINE, 1]  # a server that encoded the answer again
+    trajectory = make_trajectory([([1, 5], [*SPELT, IM_END]), (respelt, [TOKYO])])
+    report = drift_check(write(trajectory), TINY)
+    assert [f.route for f in report.findings] == ["ids", "chain"]
+    assert [f.n_action_tokens for f in report.findings] == [6, 6]
+    assert report.n_drifted_action_tokens == 6
+    assert report.n_drifted_steps == 1
+
+
+@pytest.mark.parametrize(
+    "source", [ActionSource.RETOKENIZED, ActionSource.UNKNOWN, ActionSource.NONE]
+)
+def test_ids_that_were_not_sampled_are_not_checkable_and_never_clean(write, source):
+    data = write(sources(spelling(), source, source, source))
+    report = drift_check(data, TINY)
+    assert report.n_checkable_steps == 0
+    assert report.by_route["ids"].n_checked_steps == 0
+    assert report.findings == []
+    assert not report.is_clean
+    assert report.to_dict()["checkable"] is False
+
+
+def test_only_the_sampled_steps_of_mixed_data_are_checked(write):
+    sampled, other = ActionSource.SAMPLED, ActionSource.RETOKENIZED
+    report = drift_check(write(sources(spelling(), sampled, other, sampled)), TINY)
+    assert report.n_checkable_steps == 2
+    assert report.by_source == {"sampled": 2, "retokenized": 1}
+    assert report.is_clean
+
+
+def test_text_without_ids_is_not_checkable(write):
+    steps = (make_step(0, action_text="search", text_delta="x"),)
+    report = drift_check(write(Trajectory(trajectory_id="t", steps=steps)), TINY)
+    assert report.n_checkable_steps == 0
+    assert not report.is_clean
+
+
+def test_without_a_tokenizer_only_the_chain_is_walked(write):
+    report = drift_check(write(broken(), spelling()))
+    assert list(report.by_route) == ["chain"]
+    assert report.tokenizer is None
+    (finding,) = report.findings
+    assert finding.recorded_ids == (IM_END,)
+    assert finding.recorded_text is None
+
+
+def test_data_of_which_nothing_was_checked_are_not_clean(write):
+    single = make_trajectory([([1, 5], SPELT)])
+    report = drift_check(write(single))  # no tokenizer, and no second step
+    assert report.by_route["chain"].n_checked_steps == 0
+    assert report.n_checkable_steps == 1
+    assert not report.is_clean
+
+
+def test_routes_are_walked_as_asked_for(write):
+    data = write(spelling(), broken())
+    assert {f.route for f in drift_check(data, TINY, routes=[Route.IDS]).findings} == {"ids"}
+    assert {f.route for f in drift_check(data, TINY, routes=[Route.CHAIN]).findings} == {"chain"}
+    with pytest.raises(UsageProblem) as caught:
+        drift_check(data, routes=[Route.IDS, Route.CHAIN])
+    assert caught.value.code == "U103"
+
+
+def test_trajectories_are_chosen_by_id_and_number(write):
+    data = write(clean(), spelling(), broken())
+    assert drift_check(data, TINY, limit=1).is_clean
+    assert drift_check(data, TINY, limit=2).n_trajectories == 2
+    chosen = drift_check(data, TINY, only={"broken"})
+    assert [f.trajectory_id for f in chosen.findings] == ["broken"]
+    assert chosen.n_trajectories == 1
+
+
+def test_steps_are_chosen_by_the_step_a_finding_speaks_of(write):
+    data = write(spelling(), broken())
+    first = drift_check(data, TINY, steps=lambda index: index == 0)
+    assert (first.n_steps, first.n_action_tokens) == (2, 4)
+    assert [(f.trajectory_id, f.route) for f in first.findings] == [("broken", "chain")]
+    second = drift_check(data, TINY, steps=lambda index: index == 1)
+    assert [(f.trajectory_id, f.route) for f in second.findings] == [("spelt", "ids")]
+    assert second.by_route["chain"].n_checked_steps == 1
+
+
+def test_a_prompt_that_shares_nothing_is_compared_with_the_last_step_that_has_ids(write):
+    first = make_step(0, prompt_delta=[1, 5], action_tokens=[SEARCH])
+    silent = make_step(1, action_text="thinking")
+    later = make_step(2, prompt_delta=[7, 8], action_tokens=[TOKYO])
+    report = drift_check(write(Trajectory(trajectory_id="t", steps=(first, silent, later))))
+    (finding,) = report.findings
+    assert (finding.step_index, finding.token_start) == (0, 0)
+    assert finding.evidence["next_step_index"] == 2
+
+
+def test_the_first_step_of_a_trajectory_is_not_compared_with_another_trajectory(write):
+    one = make_trajectory([([1, 5], [SEARCH])], "one")
+    two = make_trajectory([([7, 8], [TOKYO])], "two")
+    report = drift_check(write(one, two))
+    assert report.findings == []
+    assert report.by_route["chain"].n_checked_steps == 0
+
+
+def test_data_of_another_tokenizer_are_refused(write):
+    data = write(clean(), tokenizer_name="other", tokenizer_fingerprint="0" * 64)
+    with pytest.raises(InputError) as caught:
+        drift_check(data, TINY)
+    assert caught.value.code == "T102"
+    assert drift_check(data).by_route["chain"].n_checked_steps == 1
+
+
+def test_data_of_the_same_tokenizer_are_checked(write):
+    tiny = load_tokenizer(TINY)
+    data = write(clean(), tokenizer_name="tiny", tokenizer_fingerprint=tiny.fingerprint)
+    assert drift_check(data, tiny).is_clean
+
+
+def test_findings_of_a_trajectory_are_in_the_order_of_its_tokens(write):
+    respelt = [1, 5, SEARCH, IM_END, NEWLINE, 1]
+    trajectory = make_trajectory(
+        [([1, 5], [*SPELT, IM_END, *SPELT]), (respelt, [TOKYO, NEWLINE, *SPELT])]
+    )
+    report = drift_check(write(trajectory), TINY)
+    order = [(f.step_index, f.token_start) for f in report.findings]
+    assert order == sorted(order)
+    assert len(order) == 4

@@ -1,0 +1,70 @@
+"""Every list that users meet is whole: each entry is used, has its fixture and its row."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from trajkit.drift.findings import DriftKind, Route
+from trajkit.errors import ERROR_CODES
+from trajkit.formats import FORMATS
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "trajkit"
+FORMAT_FIXTURES = ROOT / "fixtures" / "formats"
+
+
+def codes_in_use() -> set[str]:
+    """Return every error code that stands in the source outside the table of codes."""
+    found = set()
+    for path in SRC.rglob("*.py"):
+        if path.name != "errors.py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.add(node.value)
+    return {text for text in found if re.fullmatch("[A-Z][0-9]{3}", text)}
+
+
+def has_row(name: str) -> bool:
+    """Return whether a table of the README has a row that begins with a name."""
+    readme = (ROOT / "README.md").read_text()
+    return re.search(rf"^\|[^|]*`{re.escape(name)}`", readme, re.MULTILINE) is not None
+
+
+def test_every_error_code_is_used_and_every_code_used_is_in_the_table():
+    assert codes_in_use() == set(ERROR_CODES)
+
+
+def test_the_first_letter_of_a_code_decides_the_kind_of_error():
+    kinds = {
+        "InputError": "IST",
+        "UsageProblem": "U",
+        "FileError": "F",
+        "RefusedError": "R",
+        "NumericError": "N",
+    }
+    for path in SRC.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                code = node.args[0] if node.args else None
+                if node.func.id in kinds and isinstance(code, ast.Constant):
+                    assert str(code.value)[0] in kinds[node.func.id], f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in FORMATS])
+def test_every_format_has_fixtures_and_a_row_in_the_readme(name):
+    assert any((FORMAT_FIXTURES / name).iterdir())
+    assert has_row(name), f"README.md has no table row for the format {name}"
+
+
+def test_no_folder_of_fixtures_is_without_a_format():
+    folders = {path.name for path in FORMAT_FIXTURES.iterdir()}
+    assert folders == {entry.name for entry in FORMATS}
+
+
+@pytest.mark.parametrize("name", [*DriftKind, *Route])
+def test_every_drift_kind_and_route_has_a_row_in_the_readme(name):
+    assert has_row(name), f"README.md has no table row for {name}"
