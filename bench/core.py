@@ -102,7 +102,7 @@ def drift_against_encode(folder: Path, model: Path) -> list[str]:
     """Return a row: drift-check's tokens per CPU second against the same encoder alone."""
     lines = ROLLOUTS.read_text().splitlines()
     log, steps = folder / "many.jsonl", folder / "many.parquet"
-    with log.open("w") as file:
+    with log.open("w") as lines_out:
         for copy in range(40):
             for line in lines:
                 record = json.loads(line)
@@ -110,7 +110,7 @@ def drift_against_encode(folder: Path, model: Path) -> list[str]:
                 for turn in record["turns"]:  # other texts each time: equal ones are encoded once
                     turn["response_token_ids"] = turn["response_token_ids"][copy % 7 :]
                     turn["logprobs"] = turn["logprobs"][copy % 7 :]
-                file.write(json.dumps(record) + "\n")
+                lines_out.write(json.dumps(record) + "\n")
     cost_of(*trajkit("ingest", log, "-o", steps, "--force"), times=1)
     raw = (
         "import sys, pyarrow.parquet as pq, tokenizers\n"

@@ -44,7 +44,9 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(ExitCode.CLOSED_PIPE)
-    except Exception as problem:  # noqa: BLE001 - the one place where a bug becomes exit 70
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as problem:  # noqa: BLE001 - the one place where a bug becomes exit 70
         sys.stderr.write(_bug_report(problem))
         sys.exit(ExitCode.BUG)
     sys.exit(ExitCode.CLEAN)
@@ -54,7 +56,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise _TerminatedError
 
 
-def _bug_report(problem: Exception) -> str:
+def _bug_report(problem: BaseException) -> str:
     """Return one line about a bug, and write the stack to a log: no locals, no message, no data."""
     frames = traceback.extract_tb(problem.__traceback__)
     stack = "".join(f"{Path(f.filename).name}:{f.lineno} {f.name}\n" for f in frames)

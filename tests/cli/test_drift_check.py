@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -71,7 +72,8 @@ def test_drift_exits_1_and_says_how_much_where_and_what(folder):
     assert '"search"  [85, 71, 67, 84, 69, 74]' in done.stdout
     assert '"search"  [298]' in done.stdout
     assert "broken step 0: prefix by route chain" in done.stdout
-    assert '"<|im_end|>"  [2]' in done.stdout
+    assert re.search(r'recorded +"<\|im_end\|>" +\[2\]', done.stdout)
+    assert 'nothing here; it goes on with "␊<|im_start|>"  [201, 1]' in done.stdout
     assert "\x1b" not in done.stdout
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,12 @@ def trajkit(*words, **options):
     """Return the finished process of a trajkit command."""
     command = [sys.executable, "-m", "trajkit", *map(str, words)]
     return subprocess.run(command, capture_output=True, check=False, **options)
+
+
+def started(command) -> Any:
+    """Return a running process with pipes on all three ends."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +103,7 @@ def test_a_bug_exits_70_and_says_nothing_of_the_data(steps, tmp_path):
 
 def test_a_closed_pipe_exits_141_without_a_word(steps):
     command = [sys.executable, "-m", "trajkit", "mask-view", str(steps), "--limit", "12"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    with started(command) as child:
         child.stdout.close()
         assert child.stderr.read() == b""
         assert child.wait() == 141
@@ -119,9 +126,7 @@ def test_a_full_disk_behind_stdout_exits_4_with_one_line(steps):
 def test_a_signal_leaves_no_output_and_no_temporary_file(number, code, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "trajkit", "ingest", "-", "-o", str(out)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as child:
+    with started(command) as child:
         child.stdin.write(ROLLOUTS.read_bytes())
         child.stdin.flush()
         until = time.monotonic() + 20

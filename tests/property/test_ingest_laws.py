@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from pathlib import Path
@@ -12,16 +13,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import (
+    FIXTURES,
     Call,
     grown_from,
+    make_record,
+    records_of,
     tiny_tokenizer,
 )
-from trajkit.errors import Place
+from trajkit.errors import ERROR_CODES, Place, TrajkitError
+from trajkit.formats import FORMATS, detect
 from trajkit.formats.raw import RawStep, RawTrajectory
-from trajkit.ingest.prefix import PrefixTree
-from trajkit.ingest.run import ingest
-from trajkit.ingest.steps import Source, to_trajectory
+from trajkit.ingestion.prefix import PrefixTree
+from trajkit.ingestion.run import ingest
+from trajkit.ingestion.steps import Source, to_trajectory
 from trajkit.records import ids_array, states_in_order
+from trajkit.store.columns import steps_table
 from trajkit.store.read import read_trajectories
 
 BYTES = {tiny_tokenizer().token_bytes(i): i for i in range(3, 259)}
@@ -95,6 +101,54 @@ def test_states_are_the_pieces_of_the_prompt_decoded_one_by_one(calls):
     expected = states_by_pieces(calls)
     assert [step.state_before for step in steps] == expected
     assert list(states_in_order(steps)) == expected
+
+
+SAMPLES = [
+    record.value
+    for path in sorted((FIXTURES / "formats").glob("*/*.jsonl"))
+    for record in records_of(path)
+]
+ODD: list[Any] = [None, True, 5, -1, 2.5, "", "x", [], {}, [1], [None], ["a"], {"a": 1}, 10**30]
+
+
+@st.composite
+def bent_records(draw: Any) -> Any:
+    """Draw a sample record in which some values are others, or gone."""
+    value: Any = copy.deepcopy(draw(st.sampled_from(SAMPLES)))
+    for _ in range(draw(st.integers(1, 3))):
+        node = value
+        while True:
+            keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(node[key], dict | list) and draw(st.integers(0, 4)):
+                node = node[key]
+            elif draw(st.booleans()):
+                node[key] = copy.deepcopy(draw(st.sampled_from(ODD)))
+                break
+            else:
+                del node[key]
+                break
+    return value
+
+
+@given(bent_records(), st.sampled_from([None, *FORMATS]))
+@settings(max_examples=300, deadline=None)
+def test_a_bent_record_is_read_and_written_or_refused_with_a_code(value, form):
+    record, refusal = make_record(value), None
+    try:
+        form = form or detect(record)[0]
+        source = Source(format=form.name, file="log.jsonl", record=0, place=record.place)
+        steps = to_trajectory(form.read(record), "t", source, tiny_tokenizer()).steps
+    except TrajkitError as problem:
+        refusal = problem
+    else:
+        assert len(steps_table(steps, list(states_in_order(steps)))) == len(steps) > 0
+    if refusal is not None:
+        assert refusal.code in ERROR_CODES
+        assert refusal.place is not None
+        assert refusal.hint
 
 
 @given(st.lists(call_lists(st.sampled_from(LETTERS)), min_size=1, max_size=3))

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.builders import make_trajectory
 from tests.score_builders import N_VOCAB, assert_close, plain_logprobs, tiny_llama, write_data
 from trajkit.records import Trajectory
-from trajkit.score.losses import LOSSES, LossInputs, evaluate, gradient
-from trajkit.score.model import LoadedModel, load_model
-from trajkit.score.report import ScoreReport
-from trajkit.score.run import score
-from trajkit.score.steps import score_trajectory
+from trajkit.scoring.losses import LOSSES, LossInputs, evaluate, gradient
+from trajkit.scoring.model import LoadedModel, load_model
+from trajkit.scoring.report import ScoreReport
+from trajkit.scoring.run import score
+from trajkit.scoring.steps import score_trajectory
 
 slow = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 quick = settings(deadline=None)

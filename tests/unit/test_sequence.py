@@ -121,6 +121,7 @@ def test_a_tail_that_a_later_prompt_contradicts_is_not_put_between():
     last = make_step(1, parent=first, prompt_delta=[3], action_tokens=[4])
     (sequence,) = build_sequences(Trajectory(trajectory_id="t", steps=(first, last)))
     assert sequence.token_ids.tolist() == [1, 2, 3, 4]
+    assert [span[:2] for span in spans(sequence)] == [(0, 1), (1, 2), (2, 3), (3, 4)]
 
 
 def test_a_segment_that_reaches_into_the_action_is_cut_at_its_border():

@@ -76,6 +76,7 @@ def drift_check(
         elif output_format == "jsonl":
             for finding in report.findings:
                 printer.line(json.dumps(finding.to_dict(), ensure_ascii=True))
+            printer.note(_verdict(report))
         else:
             _print(printer, report)
         if tokenizer is None:
@@ -100,10 +101,9 @@ def _print(printer: Printer, report: DriftReport) -> None:
     share = report.sampled_share or 0.0
     sampled = report.by_source["sampled"]
     printer.line(f"sampled ids: {sampled:,} of {report.n_steps:,} steps ({share:.1%})")
-    if not report.n_checkable_steps:
-        printer.line("not checkable: no step holds the sampler's own ids, so drift cannot be told")
-        return
     printer.line(_verdict(report))
+    if not any(count.n_checked_steps for count in report.by_route.values()):
+        return
     rows = [["route", "steps checked", "drifted", "regions"]]
     for name, count in report.by_route.items():
         drifted = _of(count.n_drifted_steps, count.n_checked_steps)
@@ -125,12 +125,23 @@ def _print(printer: Printer, report: DriftReport) -> None:
 
 
 def _verdict(report: DriftReport) -> str:
-    tokens = _of(report.n_drifted_action_tokens, report.n_action_tokens)
-    steps = _of(report.n_drifted_steps, report.n_checkable_steps)
-    if report.is_clean:
-        return f"clean: {report.n_checkable_steps:,} steps checked, no id would change"
-    episodes = _of(report.n_drifted_trajectories, report.n_trajectories)
-    return f"drift: {steps} checkable steps in {episodes} trajectories, {tokens} action tokens"
+    """Return the answer in one line; "clean" never stands for more than was walked."""
+    walked = [name for name, count in report.by_route.items() if count.n_checked_steps]
+    if report.findings:
+        tokens = _of(report.n_drifted_action_tokens, report.n_action_tokens)
+        steps = _of(report.n_drifted_steps, report.n_steps)
+        episodes = _of(report.n_drifted_trajectories, report.n_trajectories)
+        return f"drift: {steps} steps in {episodes} trajectories, {tokens} action tokens"
+    if not report.n_checkable_steps:
+        return "not checkable: no step holds the sampler's own ids, so drift cannot be told"
+    if not walked:
+        return "not checkable: no step could be checked by the routes that were walked"
+    if "ids" in walked:
+        return "clean: decoding and encoding again changes no id of the steps checked"
+    return (
+        "clean by route chain: each prompt starts with what it grows from; the actions' own "
+        "spelling was not checked"
+    )
 
 
 def _of(part: int, whole: int) -> str:
@@ -147,12 +158,15 @@ def _print_finding(printer: Printer, finding: DriftFinding) -> None:
     printer.line(f"{name} step {finding.step_index}: {finding.kind} by route {finding.route}")
     printer.line(f"  at {spot}")
     other = "next prompt" if finding.route == "chain" else "re-encoded"
-    printer.table(
-        [
-            ["recorded", _text(finding.recorded_text), _ids(finding.recorded_ids)],
-            [other, _text(finding.retokenized_text), _ids(finding.retokenized_ids)],
-        ]
-    )
+    rows = [
+        ["recorded", _text(finding.recorded_text), _ids(finding.recorded_ids)],
+        [other, _text(finding.retokenized_text), _ids(finding.retokenized_ids)],
+    ]
+    next_ids = finding.evidence.get("next_ids")
+    if not finding.retokenized_ids and next_ids:
+        shown = _text(finding.evidence.get("next_text"))
+        rows[1] = [other, f"nothing here; it goes on with {shown}", _ids(tuple(next_ids))]
+    printer.table(rows)
 
 
 def _text(text: str | None) -> str:

@@ -37,7 +37,7 @@ def info(
             ["groups", f"{facts['n_groups']:,}"],
             ["tokenizer", str(facts["tokenizer_name"] or "none at ingest")],
         ]
-        rows += [["input", f"{i['file']} ({i['n_bytes']:,} bytes)"] for i in facts["inputs"]]
+        rows += [["input", _input(i)] for i in facts["inputs"]]
         printer.table(rows)
         printer.line()
         shown = facts["trajectories"][:20]
@@ -58,6 +58,11 @@ def info(
         if len(facts["trajectories"]) > len(shown):
             rest = len(facts["trajectories"]) - len(shown)
             printer.line(f"  … {rest:,} more (all: --format json)")
+
+
+def _input(entry: dict[str, Any]) -> str:
+    part = "" if entry["sha256"] else " read, the rest left by --limit"
+    return f"{entry['file']} ({entry['n_bytes']:,} bytes{part})"
 
 
 def summary(data: Any, limit: int | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from trajkit.cli.options import Colour, Force, Quiet, TokenizerPath
 from trajkit.errors import ExitCode, UsageProblem
 
 if TYPE_CHECKING:
-    from trajkit.ingest.run import IngestReport
+    from trajkit.ingestion.run import IngestReport
 
 
 def ingest(
@@ -56,8 +56,8 @@ def ingest(
     """
     if out is None and not dry_run:
         raise UsageProblem("U103", "an output is needed", hint="give -o OUT.parquet, or --dry-run")
-    from trajkit.ingest.run import OnError
-    from trajkit.ingest.run import ingest as run
+    from trajkit.ingestion.run import OnError
+    from trajkit.ingestion.run import ingest as run
     from trajkit.store.write import StatePolicy
 
     with Printer(colour=color, quiet=quiet) as printer:

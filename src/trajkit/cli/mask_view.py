@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,6 +24,8 @@ from trajkit.errors import Place, UsageProblem
 
 if TYPE_CHECKING:
     from trajkit.records import Trajectory
+    from trajkit.store.read import Dataset
+    from trajkit.tokenizer import Tokenizer
 
 
 def mask_view(
@@ -50,59 +52,79 @@ def mask_view(
 
       trajkit mask-view steps.parquet -t ./tokenizer --step 1
     """
-    from trajkit.drift.check import require_same_tokenizer
-    from trajkit.store.read import open_dataset, read_trajectories
-    from trajkit.tokenizer import load_tokenizer
+    from trajkit.store.read import open_dataset
+    from trajkit.tokenizer import load_tokenizer, require_same_tokenizer
 
     dataset = open_dataset(data)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     if loaded is not None:
-        require_same_tokenizer(dataset, loaded)
-    only = frozenset(trajectory or ())
-    count = limit if limit is not None or only else 1
-    chosen = read_trajectories(dataset, only=only, limit=count)
-    first = next(chosen, None)
-    if first is None:
-        raise UsageProblem(
-            "U107",
-            "no trajectory has this id" if only else "the dataset is empty",
-            place=Place(file=str(data)),
-            hint="trajkit info DATA lists ids",
+        require_same_tokenizer(
+            loaded,
+            fingerprint=dataset.tokenizer_fingerprint,
+            name=dataset.metadata.get("tokenizer_name"),
+            file=str(data),
         )
+    only = frozenset(trajectory or ())
+    wanted = step_filter(step) or (lambda _: True)
+    is_first_only = limit is None and not only
+    chosen = _chosen(dataset, only, 1 if is_first_only else limit, wanted)
     with Printer(colour=color, quiet=quiet, out=out, overwrite=force, width=width) as printer:
         if output_format == "json":
-            from trajkit.view.columns import view_columns
-            from trajkit.view.model import view_of
-
-            shown = [c for t in _all(first, chosen) for c in view_columns(view_of(t), loaded)]
-            printer.json({"schema": "trajkit.mask-view/1", "trajectories": shown})
+            _print_json(printer, chosen, loaded, wanted)
             return
-        _print(printer, _all(first, chosen), loaded, step)
-        if count == 1 and not only and dataset.n_steps > len(first.steps):
-            printer.note(
-                "hint: the first trajectory only; --trajectory ID or --limit N shows others"
-            )
+        for number, shown in enumerate(chosen):
+            if number:
+                printer.line()
+            _print(printer, shown, loaded, wanted)
+            if is_first_only and dataset.n_steps > len(shown.steps):
+                printer.note(
+                    "hint: the first trajectory only; --trajectory ID or --limit N shows others"
+                )
 
 
-def _all(first: Trajectory, rest: Iterator[Trajectory]) -> Iterator[Trajectory]:
-    yield first
-    yield from rest
+def _chosen(
+    dataset: Dataset, only: frozenset[str], limit: int | None, wanted: Callable[[int], bool]
+) -> Iterator[Trajectory]:
+    """Yield the trajectories that have something to show; none at all is a usage error."""
+    from trajkit.store.read import read_trajectories
+
+    n_found = n_shown = 0
+    for trajectory in read_trajectories(dataset, only=only, limit=limit):
+        n_found += 1
+        if any(wanted(step.step_index) for step in trajectory.steps):
+            n_shown += 1
+            yield trajectory
+    if n_shown:
+        return
+    why = "no trajectory has this id" if only else "the dataset is empty"
+    raise UsageProblem(
+        "U107",
+        "no step has this index" if n_found else why,
+        place=Place(file=str(dataset.path)),
+        hint="trajkit info DATA lists trajectories and their steps",
+    )
+
+
+def _print_json(
+    printer: Printer,
+    trajectories: Iterator[Trajectory],
+    tokenizer: Tokenizer | None,
+    wanted: Callable[[int], bool],
+) -> None:
+    from trajkit.view.columns import view_columns
+    from trajkit.view.model import view_of
+
+    shown = [c for t in trajectories for c in view_columns(view_of(t), tokenizer, wanted)]
+    printer.json({"schema": "trajkit.mask-view/1", "trajectories": shown})
 
 
 def _print(
-    printer: Printer, trajectories: Iterator[Trajectory], tokenizer: object, step: str | None
+    printer: Printer,
+    trajectory: Trajectory,
+    tokenizer: Tokenizer | None,
+    wanted: Callable[[int], bool],
 ) -> None:
-    from trajkit.tokenizer import Tokenizer
-    from trajkit.view.model import rows, view_of
-    from trajkit.view.terminal import Face, body, footer, header
+    from trajkit.view.terminal import Face, lines
 
-    known = tokenizer if isinstance(tokenizer, Tokenizer) else None
     face = Face(width=printer.width, colour=printer.colour, ascii=printer.ascii)
-    wanted = step_filter(step) or (lambda _: True)
-    for number, trajectory in enumerate(trajectories):
-        if number:
-            printer.line()
-        view = view_of(trajectory)
-        printer.lines(header(view, None if known is None else known.name, face))
-        printer.lines(body(rows(view, known, wanted), face))
-        printer.line(footer(view))
+    printer.lines(lines(trajectory, tokenizer, face, wanted))

@@ -56,10 +56,10 @@ def score(
     with Printer(colour=color, quiet=quiet) as printer:
         if not quiet:
             printer.note("loading torch and the checkpoint")
-        from trajkit.score import require_torch
+        from trajkit.scoring import require_torch
 
         require_torch()
-        from trajkit.score.run import score as run
+        from trajkit.scoring.run import score as run
 
         report = run(
             data,
@@ -79,8 +79,8 @@ def score(
             printer.json(facts)
         else:
             _print(printer, facts)
-    if facts["n_nonfinite"]:
-        raise typer.Exit(ExitCode.NUMERIC)
+    if report.exit_code is not ExitCode.CLEAN:
+        raise typer.Exit(report.exit_code)
 
 
 def _print(printer: Printer, facts: dict[str, Any]) -> None:

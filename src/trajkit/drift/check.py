@@ -12,8 +12,7 @@ from trajkit.drift.ids import check_ids
 from trajkit.errors import UsageProblem
 from trajkit.records import Step, Trajectory
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
-from trajkit.tokenizer import Tokenizer, load_tokenizer
-from trajkit.tokenizer import require_same_tokenizer as require_fingerprint
+from trajkit.tokenizer import Tokenizer, load_tokenizer, require_same_tokenizer
 
 _BATCH_TOKENS = 2**18
 """Actions are encoded together until they hold so many ids: enough to keep all threads busy."""
@@ -47,7 +46,12 @@ def drift_check(
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
     if loaded is not None:
-        require_same_tokenizer(dataset, loaded)
+        require_same_tokenizer(
+            loaded,
+            fingerprint=dataset.tokenizer_fingerprint,
+            name=dataset.metadata.get("tokenizer_name"),
+            file=str(dataset.path),
+        )
     elif Route.IDS in routes:
         raise UsageProblem(
             "U103", "route ids needs a tokenizer", hint="give its folder with -t TOKENIZER"
@@ -56,16 +60,6 @@ def drift_check(
     trajectories = read_trajectories(dataset, only=only, limit=limit)
     check = _Check(walked, loaded, steps or (lambda _: True))
     return check.run(trajectories)
-
-
-def require_same_tokenizer(dataset: Dataset, tokenizer: Tokenizer) -> None:
-    """Raise T102 when the dataset was ingested with a tokenizer that behaves otherwise."""
-    require_fingerprint(
-        tokenizer,
-        fingerprint=dataset.tokenizer_fingerprint,
-        name=dataset.metadata.get("tokenizer_name"),
-        file=str(dataset.path),
-    )
 
 
 class _Check:

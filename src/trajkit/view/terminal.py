@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from rich.cells import cell_len, chop_cells
 
-from trajkit.records import ActionSource
+from trajkit.records import ActionSource, Trajectory
 from trajkit.safe.text import shorten
+from trajkit.tokenizer import Tokenizer, load_tokenizer
 from trajkit.view.glyphs import CONTROL_SIGN, SIGNS
-from trajkit.view.model import LABEL, Line, Row, Rule, View
+from trajkit.view.model import LABEL, Line, Row, Rule, View, rows, view_of
 
 _INDEX_WIDTH = 7
 _MIN_TEXT = 10
@@ -82,6 +84,40 @@ class Face:
         return text.translate(_ASCII).encode("ascii", errors="backslashreplace").decode("ascii")
 
 
+def mask_view(
+    trajectory: Trajectory,
+    tokenizer: Tokenizer | Path | str | None = None,
+    *,
+    width: int = 100,
+    colour: bool = False,
+    steps: Callable[[int], bool] = lambda _: True,
+) -> str:
+    """Return a trajectory's view as text.
+
+    Args:
+        trajectory: what to show.
+        tokenizer: gives each id its text; without it the ids themselves are shown.
+        width: cells a line may take.
+        colour: whether SGR codes are written.
+        steps: which step indices to show.
+    """
+    loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+    return "\n".join(lines(trajectory, loaded, Face(width=width, colour=colour), steps))
+
+
+def lines(
+    trajectory: Trajectory,
+    tokenizer: Tokenizer | None,
+    face: Face,
+    wanted: Callable[[int], bool] = lambda _: True,
+) -> Iterator[str]:
+    """Yield the view of a trajectory line by line: header, rules and text, totals."""
+    view = view_of(trajectory)
+    yield from header(view, None if tokenizer is None else tokenizer.name, face)
+    yield from body(rows(view, tokenizer, wanted), face)
+    yield footer(view, face)
+
+
 def header(view: View, tokenizer_name: str | None, face: Face) -> Iterator[str]:
     """Yield the lines above a trajectory: its name, where its ids come from, the legend."""
     trajectory = view.trajectory
@@ -117,9 +153,9 @@ def legend(view: View, face: Face) -> Iterator[str]:
         yield painted
 
 
-def body(rows: Iterable[Row], face: Face) -> Iterator[str]:
+def body(shown: Iterable[Row], face: Face) -> Iterator[str]:
     """Yield one terminal line per row, longer rows folded at the width."""
-    for row in rows:
+    for row in shown:
         yield from _rule(row, face) if isinstance(row, Rule) else _line(row, face)
 
 

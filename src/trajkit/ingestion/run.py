@@ -1,0 +1,319 @@
+"""Sources in, one dataset out: every record is written, or set aside with a reason, or stops it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trajkit.errors import InputError, Place, TrajkitError, UsageProblem
+from trajkit.formats import detect, format_named
+from trajkit.formats.raw import Format
+from trajkit.ingestion.steps import Source, to_trajectory
+from trajkit.records import ActionSource, Trajectory
+from trajkit.safe.files import (
+    expand_sources,
+    open_source,
+    remove_quietly,
+    same_file,
+)
+from trajkit.safe.json import BadRecord, Record, dumps, read_records
+from trajkit.store.write import DatasetWriter, InputFile, Provenance, StatePolicy, is_one_file
+from trajkit.tokenizer import Tokenizer, load_tokenizer
+
+
+class OnError(StrEnum):
+    """What a bad record does."""
+
+    STOP = "stop"
+    QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detected:
+    """The format chosen for a file, and why."""
+
+    file: str
+    format: str
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class IngestReport:
+    """What was read and what became of it; `n_read = n_written + n_quarantined` always holds."""
+
+    n_read: int = 0
+    n_written: int = 0
+    n_quarantined: int = 0
+    n_trajectories: int = 0
+    n_steps: int = 0
+    n_action_tokens: int = 0
+    n_states_left_out: int = 0
+    by_source: Counter[str] = field(default_factory=Counter)
+    by_format: Counter[str] = field(default_factory=Counter)
+    by_warning: Counter[str] = field(default_factory=Counter)
+    detected: list[Detected] = field(default_factory=list)
+    quarantine: str | None = None
+    out: str | None = None
+
+    @property
+    def format(self) -> str:
+        """Return the format's name, all names joined where files differ."""
+        return "+".join(sorted(self.by_format))
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return what is odd but no error, with the number of records it was found in."""
+        return [
+            f"{sentence} ({n:,} {'record' if n == 1 else 'records'})"
+            for sentence, n in self.by_warning.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as `--format json` prints it."""
+        sources = {source.value: self.by_source[source.value] for source in ActionSource}
+        return {
+            "schema": "trajkit.ingest/1",
+            "format": self.format,
+            "n_read": self.n_read,
+            "n_written": self.n_written,
+            "n_quarantined": self.n_quarantined,
+            "n_trajectories": self.n_trajectories,
+            "n_steps": self.n_steps,
+            "n_action_tokens": self.n_action_tokens,
+            "n_states_left_out": self.n_states_left_out,
+            "by_source": sources,
+            "by_format": dict(self.by_format),
+            "detected": [asdict(entry) for entry in self.detected],
+            "warnings": self.warnings,
+            "quarantine": self.quarantine,
+            "out": self.out,
+        }
+
+    def count(self, trajectory: Trajectory) -> None:
+        """Add one written trajectory."""
+        self.n_written += 1
+        self.n_trajectories += 1
+        self.n_steps += len(trajectory.steps)
+        self.n_action_tokens += trajectory.n_action_tokens
+        self.by_source.update(step.action_source.value for step in trajectory.steps)
+
+
+def ingest(  # noqa: PLR0913 - one argument an option of the command
+    sources: Sequence[str],
+    out: Path | str | None,
+    *,
+    from_format: str = "auto",
+    tokenizer: Tokenizer | Path | str | None = None,
+    state: StatePolicy = StatePolicy.AUTO,
+    on_error: OnError = OnError.STOP,
+    limit: int | None = None,
+    overwrite: bool = False,
+) -> IngestReport:
+    """Return the report of turning logs into one dataset of step records.
+
+    Args:
+        sources: files, folders, globs, `-` for standard input.
+        out: a `.parquet` file or a folder; `None` reads and reports, and writes nothing.
+        from_format: a name in `FORMATS`, or `auto`.
+        tokenizer: checks ids against its vocabulary and fills the text columns.
+        state: when the derived column `state_before` is written.
+        on_error: stop at a bad record, or set it aside.
+        limit: how many records to read at most.
+        overwrite: whether `out` may exist.
+
+    Raises:
+        TrajkitError: nothing is published then.
+    """
+    job = _Job(
+        files=expand_sources(sources),
+        out=None if out is None else Path(out),
+        form=None if from_format == "auto" else format_named(from_format),
+        tokenizer=load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer,
+        state=state,
+        on_error=on_error,
+        limit=limit,
+        overwrite=overwrite,
+    )
+    return job.run()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    files: list[Path]
+    out: Path | None
+    form: Format | None
+    tokenizer: Tokenizer | None
+    state: StatePolicy
+    on_error: OnError
+    limit: int | None
+    overwrite: bool
+    report: IngestReport = field(default_factory=IngestReport)
+    ids: set[str] = field(default_factory=set)
+    hashes: Counter[str] = field(default_factory=Counter)
+    seen_formats: set[tuple[str, str]] = field(default_factory=set)
+    inputs: list[InputFile] = field(default_factory=list)
+    quarantine: BinaryIO | None = None
+
+    def run(self) -> IngestReport:
+        self._check_output()
+        if self.out is None:
+            self._write(None)
+            return self.report
+        with DatasetWriter(self.out, overwrite=self.overwrite, state=self.state) as writer:
+            self._write(writer)
+            writer.provenance = self._provenance()
+        self.report.n_states_left_out = writer.n_states_left_out
+        self.report.out = str(self.out)
+        if self.quarantine is None:  # what an overwritten dataset set aside is not of this one
+            remove_quietly(quarantine_path(self.out))
+        return self.report
+
+    def _write(self, writer: DatasetWriter | None) -> None:
+        for file, name in zip(self.files, _relative(self.files), strict=True):
+            if self._is_full:
+                break
+            for trajectory in self._read(file, name, writer):
+                self.report.count(trajectory)
+                if writer is not None:
+                    writer.write(trajectory)
+        if self.report.n_read == 0:
+            raise self._nothing_read()
+
+    @property
+    def _is_full(self) -> bool:
+        return self.limit is not None and self.report.n_read >= self.limit
+
+    def _check_output(self) -> None:
+        for file in self.files:
+            if self.out is not None and same_file(file, self.out):
+                raise UsageProblem(
+                    "U102", f"{self.out} is the input too", hint="give another path with -o"
+                )
+
+    def _nothing_read(self) -> InputError:
+        return InputError(
+            "I109",
+            f"expected at least one record, found none in {len(self.files)} "
+            + ("file" if len(self.files) == 1 else "files"),
+            place=Place(file=str(self.files[0])),
+            hint="check that the program that writes the log has finished",
+        )
+
+    def _read(self, file: Path, name: str, writer: DatasetWriter | None) -> Iterator[Trajectory]:
+        n_bytes = 0
+        with open_source(file) as stream:
+            for record in read_records(stream, name):
+                if self._is_full:
+                    self.inputs.append(InputFile(file=name, sha256=None, n_bytes=n_bytes))
+                    return
+                self.report.n_read += 1
+                n_bytes = record.byte_offset + len(record.raw)
+                try:
+                    trajectory = self._trajectory(record, name)
+                except InputError as problem:
+                    if self.on_error is OnError.STOP:
+                        raise
+                    self._set_aside(record, problem, writer)
+                else:
+                    yield trajectory
+            self.inputs.append(
+                InputFile(file=name, sha256=stream.sha256_hex(), n_bytes=stream.n_bytes)
+            )
+
+    def _trajectory(self, record: Record | BadRecord, name: str) -> Trajectory:
+        if isinstance(record, BadRecord):
+            raise record.error
+        form = self._format_of(record, name)
+        raw = form.read(record)
+        trajectory_id = self._id_for(raw.trajectory_id, record)
+        source = Source(format=form.name, file=name, record=record.index, place=record.place)
+        trajectory = to_trajectory(raw, trajectory_id, source, self.tokenizer)
+        self.ids.add(trajectory_id)
+        self.report.by_format[form.name] += 1
+        self.report.by_warning.update(raw.warnings)
+        return trajectory
+
+    def _format_of(self, record: Record, name: str) -> Format:
+        form, reason = (self.form, "asked for") if self.form is not None else detect(record)
+        if (name, form.name) not in self.seen_formats:
+            self.seen_formats.add((name, form.name))
+            self.report.detected.append(Detected(file=name, format=form.name, reason=reason))
+        return form
+
+    def _id_for(self, given: str | None, record: Record) -> str:
+        """Return the source's own id, or a hash of the record, numbered where records repeat."""
+        if given is None:
+            digest = hashlib.sha256(record.raw).hexdigest()[:16]
+            self.hashes[digest] += 1
+            times = self.hashes[digest]
+            given = digest if times == 1 else f"{digest}-{times}"
+        if given in self.ids:
+            raise InputError(
+                "I401",
+                f"the trajectory id {given[:60]} occurs twice",
+                place=record.place,
+                hint="ids must be unique over all inputs: two records are never merged into one",
+            )
+        return given
+
+    def _set_aside(
+        self, record: Record | BadRecord, problem: TrajkitError, writer: DatasetWriter | None
+    ) -> None:
+        self.report.n_quarantined += 1
+        if self.out is None or writer is None:
+            return
+        if self.quarantine is None:
+            path = quarantine_path(self.out)
+            self.quarantine = writer.open_beside(path)
+            self.report.quarantine = str(path)
+        line = {
+            "code": problem.code,
+            "message": problem.message,
+            "place": str(problem.place or ""),
+            "file": record.file,
+            "record": record.index,
+            "byte_offset": record.byte_offset,
+            "n_bytes": len(record.raw),
+            "sha256": hashlib.sha256(record.raw).hexdigest(),
+            "raw_b64": base64.b64encode(record.raw).decode("ascii"),
+        }
+        self.quarantine.write(dumps(line).encode() + b"\n")
+
+    def _provenance(self) -> Provenance:
+        tokenizer = self.tokenizer
+        return Provenance(
+            inputs=tuple(self.inputs),
+            tokenizer_name=None if tokenizer is None else tokenizer.name,
+            tokenizer_fingerprint=None if tokenizer is None else tokenizer.fingerprint,
+            options={
+                "from": "auto" if self.form is None else self.form.name,
+                "state": self.state.value,
+                "on_error": self.on_error.value,
+                "limit": self.limit,
+            },
+        )
+
+
+def quarantine_path(out: Path) -> Path:
+    """Return where the records set aside for an output stand: no later run takes it for a log."""
+    if is_one_file(out):
+        return out.with_name(f"_{out.stem}.quarantine.jsonl")
+    return out / "_quarantine.jsonl"
+
+
+def _relative(files: Sequence[Path]) -> list[str]:
+    """Return each file's path from the folder they have in common."""
+    real = [file for file in files if str(file) != "-"]
+    root = os.path.commonpath([file.resolve().parent for file in real]) if real else "."
+    names = [
+        "-" if str(file) == "-" else Path(os.path.relpath(file.resolve(), root)).as_posix()
+        for file in files
+    ]
+    return [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]

@@ -1,0 +1,252 @@
+"""A raw trajectory into steps: prompts as parent + keep + delta, rewards placed, spans named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trajkit.errors import InputError, Place
+from trajkit.formats.raw import RawStep, RawTrajectory
+from trajkit.ingestion.prefix import Growth, PrefixTree
+from trajkit.ingestion.spelling import Speller
+from trajkit.records import (
+    ActionSource,
+    Ids,
+    LogprobKind,
+    PromptSource,
+    RewardPart,
+    Segment,
+    SegmentKind,
+    Step,
+    Trajectory,
+)
+from trajkit.safe.json import dumps
+from trajkit.tokenizer import Tokenizer
+
+_NOTHING: Ids = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a record was read."""
+
+    format: str
+    file: str
+    record: int
+    place: Place
+
+
+def to_trajectory(
+    raw: RawTrajectory, trajectory_id: str, source: Source, tokenizer: Tokenizer | None
+) -> Trajectory:
+    """Return the trajectory of a source record; ids are kept as they are.
+
+    Args:
+        raw: what the format read.
+        trajectory_id: the source's id, or the one made for it.
+        source: where it was read.
+        tokenizer: names ids in text; without it the text columns stay null.
+
+    Raises:
+        InputError: I304 when the tokenizer does not know an id.
+    """
+    builder = _Builder(raw, trajectory_id, source, tokenizer)
+    return Trajectory(trajectory_id=trajectory_id, steps=tuple(builder.steps()))
+
+
+class _Builder:
+    """The walk over one trajectory's calls: what was seen so far decides what each step adds."""
+
+    def __init__(
+        self, raw: RawTrajectory, trajectory_id: str, source: Source, tokenizer: Tokenizer | None
+    ) -> None:
+        self._raw = raw
+        self._id = trajectory_id
+        self._source = source
+        self._tokenizer = tokenizer
+        self._speller = None if tokenizer is None else Speller(tokenizer)
+        self._tree = PrefixTree()
+        self._done: list[Step] = []
+        self._n_messages = 0
+        self._has_step_rewards = any(call.reward is not None for call in raw.steps)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps in order; a record without a call is one excluded row."""
+        if not self._raw.steps:
+            yield self._no_step()
+            return
+        for index, call in enumerate(self._raw.steps):
+            step = self._step(index, call)
+            self._done.append(step)
+            yield step
+
+    def _step(self, index: int, call: RawStep) -> Step:
+        is_last = index == len(self._raw.steps) - 1
+        grown = self._grown(index, call)
+        return Step(
+            **self._common(index),
+            **grown,
+            **self._messages(call, goes_on=self._goes_on(grown)),
+            is_terminal=is_last,
+            action_source=(ActionSource.NONE if call.action_ids is None else ActionSource.SAMPLED),
+            prompt_source=(PromptSource.NONE if call.prompt_ids is None else PromptSource.RECORDED),
+            action_tokens=call.action_ids,
+            action_text=self._action_text(call),
+            observation=call.observation,
+            observations=call.observations,
+            reward=self._reward(call, is_last=is_last),
+            rewards=self._reward_parts(is_last=is_last),
+            is_truncated=_is_truncated(call.finish_reason),
+            finish_reason=call.finish_reason,
+            rollout_logprobs=call.logprobs,
+            logprob_kind=None if call.logprobs is None else LogprobKind.UNKNOWN,
+            tools_json=self._raw.tools_json if index == 0 else None,
+            extra_json=self._extra(call, is_first=index == 0, is_last=is_last),
+        )
+
+    def _common(self, index: int) -> dict[str, Any]:
+        """Return what a trajectory's steps have in common."""
+        raw, source, sampling = self._raw, self._source, self._raw.sampling
+        return {
+            "trajectory_id": self._id,
+            "step_index": index,
+            "group_id": raw.group_id,
+            "task_id": raw.task_id,
+            "agent": raw.agent,
+            "model": sampling.model,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "source_format": source.format,
+            "source_file": source.file,
+            "source_record": source.record,
+        }
+
+    def _grown(self, index: int, call: RawStep) -> dict[str, Any]:
+        """Return the prompt as parent, keep and delta, in ids and in text, with its segments."""
+        if call.prompt_ids is None:
+            return {"parent": self._done[-1] if self._done and call.has_messages else None}
+        action = _NOTHING if call.action_ids is None else call.action_ids
+        growth = self._tree.add(index, call.prompt_ids, action)
+        parent = None if growth.parent is None else self._done[growth.parent]
+        delta = call.prompt_ids[growth.keep :]
+        fields: dict[str, Any] = {
+            "parent": parent,
+            "prompt_keep": growth.keep,
+            "prompt_delta": delta,
+            "prompt_len": len(call.prompt_ids),
+            "segments": self._segments(growth, delta, call),
+        }
+        if self._speller is not None:
+            self._check_vocabulary(index, growth.keep, delta, action)
+            keep, text = self._speller.delta(index, parent, growth.keep, delta)
+            fields |= {"text_keep": keep, "text_delta": text}
+            fields["tokenizer"] = self._speller.tokenizer.name
+        return fields
+
+    def _check_vocabulary(self, index: int, keep: int, delta: Ids, action: Ids) -> None:
+        """Raise I304 at the first id that is not in the vocabulary; kept ids were checked."""
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            return
+        for name, first, ids in (("prompt", keep, delta), ("action", 0, action)):
+            spot = tokenizer.first_unknown(ids)
+            if spot is not None:
+                raise InputError(
+                    "I304",
+                    f"{name} id {ids[spot]} (position {first + spot}) is outside the vocabulary "
+                    f"of {tokenizer.name} ({tokenizer.n_vocab:,} ids)",
+                    place=replace(self._source.place, trajectory_id=self._id, step_index=index),
+                    hint="give the tokenizer of the model that sampled the data with -t",
+                )
+
+    def _segments(self, growth: Growth, delta: Ids, call: RawStep) -> tuple[Segment, ...]:
+        """Return what can be told from ids alone: prompt or context, then text and its stop."""
+        kind = SegmentKind.PROMPT if growth.parent is None else SegmentKind.CONTEXT
+        spans = [Segment(kind, 0, len(delta))]
+        if call.action_ids is not None:
+            start, end = len(delta), len(delta) + len(call.action_ids)
+            stop = end - 1 if self._ends_in_control(call) else end
+            spans.append(Segment(SegmentKind.TEXT, start, stop))
+            spans.append(Segment(SegmentKind.STOP, stop, end))
+        return tuple(span for span in spans if span.end > span.start)
+
+    def _ends_in_control(self, call: RawStep) -> bool:
+        ids = call.action_ids
+        if ids is None or not len(ids) or self._tokenizer is None:
+            return False
+        return not _is_truncated(call.finish_reason) and int(ids[-1]) in self._tokenizer.control
+
+    def _action_text(self, call: RawStep) -> str | None:
+        """Return what the action's ids spell, else the source's own words."""
+        if call.action_ids is None or self._tokenizer is None:
+            return call.action_text
+        return self._tokenizer.text(call.action_ids)
+
+    def _goes_on(self, grown: dict[str, Any]) -> bool:
+        """Return whether a prompt goes on from the previous step; a branch or a retry does not."""
+        parent: Step | None = grown["parent"]
+        if parent is None or parent is not self._done[-1]:
+            return False
+        n_ids = grown.get("prompt_len")
+        return n_ids is None or not n_ids == grown["prompt_keep"] == parent.prompt_len
+
+    def _messages(self, call: RawStep, *, goes_on: bool) -> dict[str, Any]:
+        """Return the messages since the previous action, and the policy's own.
+
+        How many of its parent's a prompt keeps is known only where it goes on from the previous
+        step; the conversation is the messages of all steps in order, in any case.
+        """
+        if not call.has_messages:
+            return {}
+        keep = self._n_messages if goes_on else None
+        self._n_messages += len(call.messages_added) + 1
+        return {
+            "messages_keep": keep,
+            "messages_json": dumps(list(call.messages_added)),
+            "action_message_json": dumps(call.action_message),
+        }
+
+    def _reward(self, call: RawStep, *, is_last: bool) -> float | None:
+        if self._has_step_rewards:
+            return call.reward
+        return self._raw.reward if is_last else None
+
+    def _reward_parts(self, *, is_last: bool) -> tuple[RewardPart, ...] | None:
+        """Return the trajectory's reward by name where the steps have rewards of their own."""
+        if not is_last or self._raw.reward is None or not self._has_step_rewards:
+            return None
+        return (RewardPart(name="trajectory", value=self._raw.reward, kind="outcome"),)
+
+    def _extra(self, call: RawStep, *, is_first: bool, is_last: bool) -> str | None:
+        """Return what nobody mapped, by where it stood: in the record, in the call, at the end."""
+        found = {
+            "record": self._raw.extra if is_first else {},
+            "call": call.extra,
+            "messages_after": list(self._raw.messages_after) if is_last else [],
+        }
+        known = {place: value for place, value in found.items() if value}
+        return dumps(known) if known else None
+
+    def _no_step(self) -> Step:
+        raw = self._raw
+        return Step(
+            **self._common(0),
+            is_terminal=True,
+            action_source=ActionSource.NONE,
+            prompt_source=PromptSource.NONE,
+            reward=raw.reward,
+            messages_json=dumps(list(raw.messages_after)) if raw.messages_after else None,
+            tools_json=raw.tools_json,
+            extra_json=dumps({"record": raw.extra}) if raw.extra else None,
+            exclude_reason="no_step",
+        )
+
+
+def _is_truncated(finish_reason: str | None) -> bool | None:
+    if finish_reason is None:
+        return None
+    return finish_reason in ("length", "max_tokens")

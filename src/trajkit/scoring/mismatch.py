@@ -1,0 +1,84 @@
+"""How far the checkpoint's log-probs lie from those the sampler recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trajkit.records import Floats, LogprobKind, Step
+from trajkit.scoring.losses import F64
+
+LOW, HIGH = 0.8, 1.2
+"""Ratios outside of these are what a clip of 0.2 would act on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Statistics of d = log p_checkpoint - log p_rollout over tokens where both are known, in nats.
+
+    Attributes:
+        n: tokens compared; `n_infinite` of them have probability 0 on one side, and are in
+            `share_outside` and `worst` alone.
+        k3: mean of r - 1 - log r with r = p_checkpoint / p_rollout, Schulman's estimator of
+            KL(rollout || checkpoint).
+        share_outside: share of tokens whose ratio is outside [0.8, 1.2].
+        worst: which token has the largest |d|, counted in the arrays given.
+    """
+
+    n: int
+    n_infinite: int
+    mean: float | None
+    mean_abs: float | None
+    p99_abs: float | None
+    max_abs: float | None
+    k3: float | None
+    share_outside: float | None
+    worst: int | None
+
+
+def measure_gap(logprobs: F64 | Floats, rollout_logprobs: F64 | Floats) -> Gap:
+    """Return the gap between two arrays [N] of nats, NaN where one is unknown."""
+    (known,) = np.nonzero(~(np.isnan(logprobs) | np.isnan(rollout_logprobs)))
+    ours = logprobs[known].astype(np.float64)
+    theirs = rollout_logprobs[known].astype(np.float64)
+    same = ours == theirs  # two infinities agree; their difference is NaN
+    gap = np.zeros(len(known), dtype=np.float64)
+    np.subtract(ours, theirs, out=gap, where=~same)
+    size = np.abs(gap)
+    finite = np.isfinite(gap)
+    some, sizes = gap[finite], size[finite]
+    with np.errstate(over="ignore"):
+        ratio_less_1 = np.expm1(gap)
+        k3 = float((ratio_less_1[finite] - some).mean()) if len(some) else None
+    outside = (ratio_less_1 < LOW - 1.0) | (ratio_less_1 > HIGH - 1.0)
+    return Gap(
+        n=len(known),
+        n_infinite=len(known) - len(some),
+        mean=float(some.mean()) if len(some) else None,
+        mean_abs=float(sizes.mean()) if len(some) else None,
+        p99_abs=float(np.quantile(sizes, 0.99)) if len(some) else None,
+        max_abs=float(sizes.max()) if len(some) else None,
+        k3=k3,
+        share_outside=float(outside.mean()) if len(known) else None,
+        worst=int(known[size.argmax()]) if len(known) else None,
+    )
+
+
+def not_comparable(step: Step) -> str | None:
+    """Return why a step's recorded log-probs are not the model's own, `None` when they may be.
+
+    Raw log-probs are, whatever the sampling. Others carry the temperature, and top-p or top-k
+    leave a factor in them that no full softmax can reproduce.
+    """
+    if step.logprob_kind is LogprobKind.RAW:
+        return None
+    if step.temperature is not None and step.temperature != 1.0:
+        return f"temperature {step.temperature:g}"
+    if step.top_p is not None and step.top_p < 1.0:
+        return f"top_p {step.top_p:g}"
+    if step.top_k is not None and step.top_k > 0:
+        return f"top_k {step.top_k}"
+    if step.logprob_kind is LogprobKind.PROCESSED and step.temperature is None:
+        return "processed, temperature unknown"
+    return None

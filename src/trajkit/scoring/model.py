@@ -1,0 +1,238 @@
+"""The checkpoint door: a local folder into a model that is whole, causal and ready to score."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trajkit.errors import NumericError, Place, UsageProblem
+from trajkit.scoring.checkpoint import Checkpoint, open_checkpoint, weights_digest
+from trajkit.scoring.head import Head, find_head
+from trajkit.scoring.library import architecture_of, build_model, quiet_transformers
+
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_MAX_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoadedModel:
+    """A checkpoint in memory.
+
+    Attributes:
+        model: the transformers model, in evaluation mode.
+        dtype: of the weights, as `--dtype` spells it.
+        n_vocab: ids that have both an embedding row and a logit.
+        max_positions: the longest sequence the model was made for; `None` when it has no limit.
+        rope_switch: sequences longer than this use other rotary frequencies for all their tokens
+            (`longrope`); `None` for other models.
+        weights_digest: sha256 of the safetensors files' bytes, by name.
+        unused_tensors: tensors of the files that the model has no place for.
+    """
+
+    model: Any
+    head: Head
+    device: torch.device
+    dtype: str
+    name: str
+    path: Path
+    n_vocab: int
+    max_positions: int | None
+    rope_switch: int | None
+    weights_digest: str
+    unused_tensors: tuple[str, ...]
+
+    @property
+    def device_name(self) -> str:
+        """Return the accelerator's name, or `cpu`."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+
+def load_model(path: Path | str, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:
+    """Return the checkpoint in a local folder, in memory and checked.
+
+    Args:
+        path: a folder with `config.json` and safetensors files; nothing else in it is opened.
+        device: `auto` takes a GPU when there is one.
+        dtype: `auto` is the checkpoint's own on a GPU and `fp32` on the CPU.
+
+    Raises:
+        UsageProblem: U103 unknown or quantised, U106 no such device, or it is full.
+        FileError, InputError, RefusedError: see `open_checkpoint`.
+        NumericError: N102 weights missing, of another shape, not finite, or of other layers; N104
+            an architecture whose logits cannot be had exactly.
+    """
+    target = choose_device(device)
+    if dtype != "auto" and dtype not in DTYPES:
+        raise UsageProblem("U103", f"--dtype is auto, fp32, bf16 or fp16, not {dtype!r}")
+    checkpoint = open_checkpoint(path)
+    place = Place(file=str(checkpoint.path))
+    tensors = _tensors(checkpoint)
+    kind = _chosen_dtype(tensors, target, dtype, place)
+    with quiet_transformers():
+        model, unused = _load(checkpoint, tensors, kind, place)
+        model, head = _ready(model, target, place)
+    text = model.config.get_text_config()
+    return LoadedModel(
+        model=model,
+        head=head,
+        device=target,
+        dtype=_DTYPE_NAMES[kind],
+        name=checkpoint.name,
+        path=checkpoint.path,
+        n_vocab=min(int(model.get_input_embeddings().weight.shape[0]), head.n_rows),
+        max_positions=getattr(text, "max_position_embeddings", None),
+        rope_switch=_rope_switch(text),
+        weights_digest=weights_digest(checkpoint.shards),
+        unused_tensors=unused,
+    )
+
+
+def choose_device(device: str) -> torch.device:
+    """Return the device a word stands for; on a GPU, matrix products keep all of float32.
+
+    Raises:
+        UsageProblem: U103 for an unknown word, U106 when there is no usable GPU.
+    """
+    if device not in DEVICES:
+        raise UsageProblem("U103", f"--device is auto, cpu or cuda, not {device!r}")
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        built = "finds no GPU" if torch.version.cuda else "is built for the CPU only"
+        raise UsageProblem(
+            "U106",
+            f"--device cuda: this PyTorch ({torch.__version__}) {built}",
+            hint="use --device cpu, or install a PyTorch build for your driver",
+        )
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _chosen_dtype(
+    tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, place: Place
+) -> torch.dtype:
+    """Return the dtype to load in: the one asked for, else the one most weights are stored in."""
+    stored: Counter[torch.dtype] = Counter()
+    for tensor in tensors.values():
+        if tensor.is_floating_point():
+            stored[tensor.dtype] += tensor.numel()
+    odd = [str(kind).removeprefix("torch.") for kind in stored if kind.itemsize < 2]
+    if odd:
+        raise UsageProblem(
+            "U103",
+            f"--model holds {odd[0]} weights; only fp32, bf16 and fp16 are scored",
+            place=place,
+        )
+    if dtype != "auto":
+        return DTYPES[dtype]
+    own = max(stored, key=lambda kind: stored[kind], default=torch.float32)
+    return own if device.type == "cuda" and own in _DTYPE_NAMES else torch.float32
+
+
+def _tensors(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Return every tensor of the weight files, mapped from disk and not yet read."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    tensors: dict[str, torch.Tensor] = {}
+    for shard in checkpoint.shards:
+        try:
+            tensors.update(load_file(shard))
+        except SafetensorError as problem:
+            raise NumericError(
+                "N102", f"the weight file is damaged: {problem}", place=Place(file=str(shard))
+            ) from problem
+    return tensors
+
+
+def _load(
+    checkpoint: Checkpoint, tensors: dict[str, torch.Tensor], dtype: torch.dtype, place: Place
+) -> tuple[Any, tuple[str, ...]]:
+    """Return the model and the names of tensors it did not use.
+
+    The library is handed tensors and a configuration object, never the folder, so that nothing in
+    the folder can make it look elsewhere.
+    """
+    kind, config = architecture_of(checkpoint, place)
+    model, report = build_model(kind, config, tensors, dtype, place)
+    missing, mismatched = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
+    if missing:
+        raise NumericError("N102", f"the checkpoint lacks {_named(missing)}", place=place)
+    if mismatched:
+        name, found, wanted = mismatched[0]
+        raise NumericError(
+            "N102", f"{name} has shape {list(found)}, the model wants {list(wanted)}", place=place
+        )
+    unused = tuple(sorted(report["unexpected_keys"]))
+    _check_layers(model, unused, place)
+    _check_finite(model, tensors, place)
+    return model.eval(), unused
+
+
+def _check_layers(model: Any, unused: tuple[str, ...], place: Place) -> None:
+    """Raise when unused tensors look like the model's own: layers it would leave out."""
+    shapes = {_without_numbers(name) for name, _ in model.named_parameters()}
+    extra = [name for name in unused if _without_numbers(name) in shapes]
+    if extra:
+        raise NumericError(
+            "N102",
+            f"config.json describes a smaller model than the weights: {_named(extra)} would be "
+            "left out",
+            place=place,
+        )
+
+
+def _without_numbers(name: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
+
+
+def _check_finite(model: Any, stored: Mapping[str, torch.Tensor], place: Place) -> None:
+    named = dict(model.named_parameters())
+    named |= {name: tensor for name, tensor in model.named_buffers() if name in stored}
+    for name, tensor in named.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            overflows = name in stored and bool(torch.isfinite(stored[name]).all())
+            hint = "they overflow in this dtype: use --dtype bf16 or fp32" if overflows else None
+            raise NumericError(
+                "N102", f"{name} holds NaN or infinite values", place=place, hint=hint
+            )
+
+
+def _ready(model: Any, device: torch.device, place: Place) -> tuple[Any, Head]:
+    """Return the model on its device, and how its logits are made."""
+    try:
+        model = model.to(device)
+        return model, find_head(model, place)
+    except torch.OutOfMemoryError as problem:
+        raise UsageProblem(
+            "U106",
+            "the weights do not fit in the GPU's memory",
+            place=place,
+            hint="use --dtype bf16, or --device cpu",
+        ) from problem
+
+
+def _rope_switch(config: Any) -> int | None:
+    """Return the length beyond which a `longrope` model changes its rotary frequencies."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    for part in parts:
+        if part.get("rope_type", part.get("type")) == "longrope":
+            original = part.get("original_max_position_embeddings") or getattr(
+                config, "original_max_position_embeddings", None
+            )
+            return None if original is None else int(original)
+    return None
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

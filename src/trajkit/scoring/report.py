@@ -1,0 +1,185 @@
+"""What a scoring run found: counts first, then numbers, each beside what it was made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trajkit.errors import ExitCode
+from trajkit.scoring.advantages import AdvantageSource
+from trajkit.scoring.losses import LossValue
+from trajkit.scoring.mismatch import Gap
+from trajkit.scoring.steps import NoiseFloor
+from trajkit.scoring.tokens import TokenPlace
+
+SCHEMA = "trajkit.score/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Which checkpoint gave the numbers, and on what."""
+
+    name: str
+    weights_digest: str
+    dtype: str
+    device: str
+    head: str
+    n_vocab: int
+    max_positions: int | None
+    n_unused_tensors: int
+    torch: str
+    transformers: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobSums:
+    """Log-probs of the scored action tokens: nats, float64 sums, `None` when there are none.
+
+    Attributes:
+        token_mean: sum / tokens.
+        sequence_mean: mean over trajectories of each trajectory's token mean.
+        trajectory_mean: sum / trajectories, the mean log-probability of a whole trajectory.
+    """
+
+    sum: float | None
+    token_mean: float | None
+    sequence_mean: float | None
+    trajectory_mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """How far the checkpoint is from the recorded log-probs.
+
+    Attributes:
+        n_not_comparable: recorded log-probs left out, in all; `not_comparable`: by reason.
+        n_not_recorded: scored tokens without a recorded log-prob.
+    """
+
+    gap: Gap
+    worst: TokenPlace | None
+    n_not_comparable: int
+    not_comparable: Mapping[str, int]
+    n_not_recorded: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        names = ("n", "mean", "mean_abs", "p99_abs", "max_abs", "k3", "share_outside", "n_infinite")
+        return {
+            **{name: getattr(self.gap, name) for name in names},
+            "worst": None if self.worst is None else asdict(self.worst),
+            "n_not_recorded": self.n_not_recorded,
+            "n_not_comparable": self.n_not_comparable,
+            "not_comparable": dict(self.not_comparable),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What was read and what became of it.
+
+    Attributes:
+        n_action_tokens: tokens the policy sampled, over all steps; each is scored, or is counted in
+            `n_first_token` or by the status of its step.
+        n_scored_tokens: those with a log-prob; the sums are over these.
+        n_neg_inf: scored tokens to which the checkpoint gives probability 0.
+        n_nonfinite: trajectories whose logits are NaN or +inf.
+        n_forwarded_tokens: ids the model read; `n_raw_tokens` with one pass per step.
+        n_without_baseline: trajectories whose reward is the only one in its group: no advantage.
+        n_without_reward: scored trajectories whose reward is unknown.
+    """
+
+    n_trajectories: int
+    n_scored_trajectories: int
+    n_steps: int
+    n_scored_steps: int
+    n_action_tokens: int
+    n_scored_tokens: int
+    n_forwarded_tokens: int
+    n_raw_tokens: int
+    n_forwards: int
+    n_first_token: int
+    n_neg_inf: int
+    n_nonfinite: int
+    n_without_baseline: int
+    n_without_reward: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreReport:
+    """The whole result of `score`; `to_dict` is its JSON form.
+
+    Attributes:
+        sampled_share: steps whose ids are the sampler's own / all steps.
+        by_source: steps by `action_source`; `by_status`: steps by what became of them.
+        tokenizer_checked: whether DATA's tokenizer was compared with the checkpoint's.
+        advantage_source: `None` when there are no advantages.
+        mismatch: `None` when DATA records no log-probs.
+        out: the scores file, `None` when none was asked for.
+    """
+
+    counts: Counts
+    sampled_share: float | None
+    by_source: Mapping[str, int]
+    by_status: Mapping[str, int]
+    model: ModelFacts
+    tokenizer_checked: bool
+    logprob: LogprobSums
+    losses: Mapping[str, LossValue]
+    advantage_source: AdvantageSource | None
+    mismatch: Mismatch | None
+    noise_floor: NoiseFloor | None
+    out: str | None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Return 6 when a trajectory's logits were not finite, else 0."""
+        return ExitCode.NUMERIC if self.counts.n_nonfinite else ExitCode.CLEAN
+
+    @property
+    def nll(self) -> float | None:
+        """Return the negative log-likelihood per token."""
+        mean = self.logprob.token_mean
+        return None if mean is None else 0.0 - mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; a number that is infinite is null there, counted in `n_neg_inf`."""
+        mismatch = None if self.mismatch is None else self.mismatch.to_dict()
+        full = {
+            "schema": SCHEMA,
+            "sampled_share": self.sampled_share,
+            **asdict(self.counts),
+            "by_source": dict(self.by_source),
+            "by_status": dict(self.by_status),
+            "model": asdict(self.model),
+            "tokenizer_checked": self.tokenizer_checked,
+            "logprob": asdict(self.logprob),
+            "nll": self.nll,
+            "losses": {name: _loss(value) for name, value in self.losses.items()},
+            "advantage_source": self.advantage_source,
+            "mismatch": mismatch,
+            "noise_floor": None if self.noise_floor is None else asdict(self.noise_floor),
+            "out": self.out,
+        }
+        finite: dict[str, Any] = _finite(full)
+        return finite
+
+
+def _loss(value: LossValue) -> dict[str, Any]:
+    fields = asdict(value)
+    if value.reason is None:
+        del fields["reason"]
+    if value.value is not None and math.isinf(value.value):
+        fields["reason"] = "infinite: an action token has probability 0"
+    return fields
+
+
+def _finite(value: Any) -> Any:
+    """Return the same tree, with null for numbers JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, AdvantageSource) else value

@@ -1,0 +1,45 @@
+"""Scores of steps as the rows of a `trajkit.scores/1` table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from trajkit.scoring.steps import StepScores
+from trajkit.store.schema import SCORES_SCHEMA
+
+
+def scores_table(rows: Sequence[StepScores]) -> pa.Table:
+    """Return one row per step, in order; a token without a log-prob is null in every list."""
+    columns: dict[str, pa.Array] = {
+        "trajectory_id": pa.array([row.step.trajectory_id for row in rows], pa.string()),
+        "step_index": pa.array([row.step.step_index for row in rows], pa.int32()),
+        "status": pa.array([str(row.status) for row in rows], pa.string()),
+    }
+    unknown = _flat([None if row.logprobs is None else np.isnan(row.logprobs) for row in rows])
+    for name in ("logprobs", "entropy", "rank"):
+        columns[name] = _lists([getattr(row, name) for row in rows], name, unknown)
+    arrays = [
+        columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type)
+        for field in SCORES_SCHEMA
+    ]
+    return pa.Table.from_arrays(arrays, schema=SCORES_SCHEMA)
+
+
+def _lists(values: Sequence[NDArray[Any] | None], name: str, unknown: NDArray[Any]) -> pa.ListArray:
+    kind = SCORES_SCHEMA.field(name).type
+    offsets = np.zeros(len(values) + 1, dtype=np.int32)
+    np.cumsum([0 if value is None else len(value) for value in values], out=offsets[1:])
+    flat = _flat(values).astype(kind.value_type.to_pandas_dtype())
+    missing = pa.array([value is None for value in values], pa.bool_())
+    items = pa.array(flat, kind.value_type, mask=unknown.astype(np.bool_))
+    return pa.ListArray.from_arrays(pa.array(offsets), items, type=kind, mask=missing)
+
+
+def _flat(values: Sequence[NDArray[Any] | None]) -> NDArray[Any]:
+    known = [value for value in values if value is not None]
+    return np.concatenate(known) if known else np.empty(0)

@@ -1,0 +1,207 @@
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trajkit.scoring.losses import LOSSES, LossInputs, LossValue, evaluate, gradient
+
+NAN, INF = math.nan, math.inf
+
+
+def f64(values: list[float]) -> Any:
+    return np.array(values, dtype=np.float64)
+
+
+# Ratios p / p_rollout of 1.5, 0.5, 1, 1.1, 0.5, 1.5 in two trajectories of 3 tokens each. One
+# context token stands in front of each; what it holds must not matter.
+ROLLOUT = f64([NAN, -1.0, -2.0, -0.5, NAN, -1.0, -1.0, -3.0])
+RATIOS = f64([1.0, 1.5, 0.5, 1.0, 1.0, 1.1, 0.5, 1.5])
+TABLE = LossInputs(
+    logprobs=np.where(np.isnan(ROLLOUT), -INF, ROLLOUT + np.log(RATIOS)),
+    loss_mask=np.array([0, 1, 1, 1, 0, 1, 1, 1], dtype=np.bool_),
+    trajectory=np.array([0, 0, 0, 0, 7, 7, 7, 7]),
+    rollout_logprobs=ROLLOUT,
+    advantages=f64([NAN, 1.0, 1.0, -2.0, NAN, 0.5, -2.0, -2.0]),
+    returns=f64([3.0, 3.0, 3.0, 3.0, 0.5, 0.5, 0.5, 0.5]),
+)
+
+
+def value(name: str, inputs: LossInputs = TABLE) -> LossValue:
+    return evaluate(LOSSES[name], inputs)
+
+
+def test_nll_is_minus_the_mean_over_tokens() -> None:
+    # -1 + ln 1.5, -2 + ln 0.5, -0.5, -1 + ln 1.1, -1 + ln 0.5, -3 + ln 1.5: their sum is
+    # -8.5 + ln(1.5 * 0.5 * 1.1 * 0.5 * 1.5) = -8.5 + ln 0.61875
+    found = value("nll")
+    assert found.numerator == pytest.approx(8.5 - math.log(0.61875), abs=1e-12)
+    assert (found.denominator, found.n_left_out, found.reason) == (6, 0, None)
+    assert found.value == pytest.approx((8.5 - math.log(0.61875)) / 6, abs=1e-12)
+
+
+def test_reinforce_weighs_a_trajectory_by_its_return_and_divides_by_trajectories() -> None:
+    # trajectory 0: R = 3, log p = -3.5 + ln 0.75; trajectory 7: R = 0.5, log p = -5 + ln 0.825
+    numerator = -3.0 * (-3.5 + math.log(0.75)) - 0.5 * (-5.0 + math.log(0.825))
+    found = value("reinforce")
+    assert found.numerator == pytest.approx(numerator, abs=1e-12)
+    assert found.denominator == 2
+    assert found.value == pytest.approx(numerator / 2, abs=1e-12)
+
+
+# min(r A, clip(r) A) per token:
+#   r 1.5  A  1   -> min( 1.5,  1.2) =  1.2    clipped, flat
+#   r 0.5  A  1   -> min( 0.5,  0.8) =  0.5    free
+#   r 1.0  A -2   -> -2                        free
+#   r 1.1  A  0.5 ->  0.55                     free
+#   r 0.5  A -2   -> min(-1.0, -1.6) = -1.6    clipped, flat
+#   r 1.5  A -2   -> min(-3.0, -2.4) = -3.0    free
+def test_ppo_takes_the_smaller_of_the_free_and_the_clipped_side() -> None:
+    found = value("ppo_clip")
+    assert found.numerator == pytest.approx(-(1.2 + 0.5 - 2.0 + 0.55 - 1.6 - 3.0), abs=1e-12)
+    assert found.denominator == 6
+    assert found.value == pytest.approx(4.35 / 6, abs=1e-12)
+    slopes = gradient(LOSSES["ppo_clip"], TABLE) * 6
+    np.testing.assert_allclose(slopes, [0, 0, -0.5, 2.0, 0, -0.55, 0, 3.0], atol=1e-12)
+
+
+def test_grpo_is_the_mean_over_trajectories_of_their_token_means() -> None:
+    uneven = replace(TABLE, loss_mask=np.array([0, 1, 1, 1, 0, 1, 0, 0], dtype=np.bool_))
+    found = value("grpo", uneven)
+    # trajectory 0: (1.2 + 0.5 - 2.0) / 3 = -0.1; trajectory 7: 0.55
+    assert found.numerator == pytest.approx(-(-0.1 + 0.55), abs=1e-12)
+    assert found.denominator == 2
+    assert found.value == pytest.approx(-0.225, abs=1e-12)
+
+
+def test_an_advantage_of_zero_gives_zero_whatever_the_ratio() -> None:
+    inputs = replace(TABLE, advantages=np.zeros(8), logprobs=np.full(8, -INF), returns=np.zeros(8))
+    for name in ("ppo_clip", "grpo", "reinforce"):
+        found = value(name, inputs)
+        assert found.value == 0.0
+        assert not gradient(LOSSES[name], inputs).any()
+    far = replace(
+        TABLE, advantages=np.zeros(8), logprobs=np.zeros(8), rollout_logprobs=ROLLOUT * 1e4
+    )
+    assert value("ppo_clip", far).value == 0.0
+
+
+def test_an_impossible_token_makes_the_likelihood_infinite_and_is_not_clamped() -> None:
+    logprobs = TABLE.logprobs.copy()
+    logprobs[2] = -INF
+    inputs = replace(TABLE, logprobs=logprobs)
+    assert value("nll", inputs).value == INF
+    assert value("reinforce", inputs).value == INF
+    assert value("ppo_clip", inputs).numerator == pytest.approx(4.35 + 0.5, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_stands_on_context_tokens_does_not_matter(name: str) -> None:
+    wanted = value(name)
+    for odd in (-INF, NAN, 0.0, -3.0, INF):
+        logprobs = np.where(TABLE.loss_mask, TABLE.logprobs, odd)
+        inputs = replace(TABLE, logprobs=logprobs)
+        assert value(name, inputs) == wanted
+        slopes = gradient(LOSSES[name], inputs)
+        assert (slopes[~TABLE.loss_mask] == 0.0).all()
+        assert slopes[TABLE.loss_mask].any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_slope_is_what_central_differences_measure(name: str) -> None:
+    base = np.where(TABLE.loss_mask, TABLE.logprobs, -1.0)
+    slopes = gradient(LOSSES[name], replace(TABLE, logprobs=base))
+    for at in range(len(base)):
+        moved = []
+        for sign in (1.0, -1.0):
+            logprobs = base.copy()
+            logprobs[at] += sign * 1e-5
+            found = value(name, replace(TABLE, logprobs=logprobs)).value
+            assert found is not None
+            moved.append(found)
+        measured = (moved[0] - moved[1]) / 2e-5
+        assert slopes[at] == pytest.approx(measured, abs=1e-8)
+        if not TABLE.loss_mask[at]:
+            assert measured == 0.0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_empty_mask_gives_no_value(name: str) -> None:
+    for inputs in (
+        replace(TABLE, loss_mask=np.zeros(8, dtype=np.bool_)),
+        LossInputs(
+            logprobs=f64([]),
+            loss_mask=np.zeros(0, dtype=np.bool_),
+            trajectory=np.zeros(0, dtype=np.int64),
+        ),
+    ):
+        assert value(name, inputs) == LossValue(
+            value=None, numerator=None, denominator=0, n_left_out=0, reason="no token counts"
+        )
+        assert not gradient(LOSSES[name], inputs).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "words"),
+    [
+        ("ppo_clip", "rollout_logprobs", "log-probs of the sampler"),
+        ("grpo", "rollout_logprobs", "log-probs of the sampler"),
+        ("ppo_clip", "advantages", "advantages"),
+        ("grpo", "advantages", "advantages"),
+        ("reinforce", "returns", "no reward"),
+    ],
+)
+def test_a_loss_without_its_inputs_says_which(name: str, column: str, words: str) -> None:
+    for missing in (None, np.full(8, NAN)):
+        without: Any = {column: missing}
+        found = value(name, replace(TABLE, **without))
+        assert (found.value, found.numerator, found.denominator) == (None, None, 0)
+        assert found.n_left_out == 6
+        assert words in (found.reason or "")
+
+
+def test_tokens_without_an_input_are_left_out_and_counted() -> None:
+    rollout = TABLE.rollout_logprobs
+    assert rollout is not None
+    partial = rollout.copy()
+    partial[[1, 6]] = NAN
+    found = value("ppo_clip", replace(TABLE, rollout_logprobs=partial))
+    assert (found.denominator, found.n_left_out) == (4, 2)
+    assert found.numerator == pytest.approx(-(0.5 - 2.0 + 0.55 - 3.0), abs=1e-12)
+
+
+def test_a_counted_token_without_a_logprob_is_left_out_of_every_loss() -> None:
+    logprobs = TABLE.logprobs.copy()
+    logprobs[3] = NAN
+    for name in LOSSES:
+        found = value(name, replace(TABLE, logprobs=logprobs))
+        assert found.n_left_out == 1
+        assert found.value == pytest.approx(
+            value(name, replace(TABLE, loss_mask=TABLE.loss_mask & (np.arange(8) != 3))).value
+        )
+
+
+def test_inputs_that_never_meet_are_told_apart_from_inputs_that_are_missing() -> None:
+    inputs = replace(
+        TABLE,
+        rollout_logprobs=f64([NAN, -1, -1, -1, NAN, NAN, NAN, NAN]),
+        advantages=f64([NAN, NAN, NAN, NAN, NAN, 1, 1, 1]),
+    )
+    assert value("ppo_clip", inputs).reason == "no token has every input"
+
+
+def test_sums_are_in_float64() -> None:
+    n = 1_000_000
+    logprobs = np.full(n, np.float32(-0.1)).astype(np.float64)
+    inputs = LossInputs(
+        logprobs=logprobs,
+        loss_mask=np.ones(n, dtype=np.bool_),
+        trajectory=np.zeros(n, dtype=np.int64),
+    )
+    assert value("nll", inputs).numerator == pytest.approx(100_000.00149, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_says_where_it_is_from_and_how_it_is_averaged(name: str) -> None:
+    assert "mean over" in LOSSES[name].description
