@@ -20,7 +20,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 model: $(READY)
-	@$(BIN)/python fixtures/smollm2.py $(MODEL)
+	@TQDM_DISABLE=1 $(BIN)/python fixtures/smollm2.py $(MODEL)
 
 smoke: # the core without torch on another Python: make smoke PYTHON=python3.13
 	$(PYTHON) -m venv --clear .cache/smoke
