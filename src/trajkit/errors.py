@@ -151,6 +151,8 @@ ERROR_CODES: dict[str, str] = {
     "I306": "a log-prob is not a number at or below zero",
     "I401": "a trajectory id occurs twice",
     "I402": "the format is not recognised",
+    "I404": "the end of the prompt is unknown",
+    "I405": "the writer of a piece of text is unknown",
     "S101": "this is not a trajkit file",
     "S102": "the schema is newer than this trajkit",
     "S103": "the file is damaged",

@@ -85,6 +85,14 @@ class Printer:
         if not self._quiet:
             sys.stderr.write(visible(text, keep_newlines=True) + "\n")
 
+    def progress(self, n_done: int, n_all: int) -> None:
+        """Show how far a long job is, on a terminal and nowhere else; gone when it is done."""
+        if self._quiet or not sys.stderr.isatty():
+            return
+        shown = "" if n_done >= n_all else f"{n_done:,} of {n_all:,} steps"
+        sys.stderr.write(f"\r\x1b[K{shown}")
+        sys.stderr.flush()
+
     def table(self, rows: Sequence[Sequence[str]], *, indent: int = 2, right: str = "") -> None:
         """Write rows as columns; `right` holds the digits of the columns that align right."""
         shown = [[visible(cell) for cell in row] for row in rows]

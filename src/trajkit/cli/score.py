@@ -73,6 +73,7 @@ def score(
             overwrite=force,
             recheck=recheck,
             require_sampled=require_sampled,
+            progress=printer.progress,
         )
         facts = report.to_dict()
         if output_format == "json":

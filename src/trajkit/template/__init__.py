@@ -4,20 +4,23 @@
     sandbox.py   what a template may do, and how much
     leaves.py    the strings of a conversation, and private marks in their place
     spans.py     a render and its marked twin → where each string stands
-    render.py    messages → `Rendered`: the text, and the spans of every message
-    turns.py     messages → a `Turn` per policy message: where its text begins and ends
+    rendering.py messages → `Rendered`: the text, and the spans of every message
+    edges.py     where the text around a policy message begins and ends
+    measure.py   one policy message → its `Turn`, by the step's own renders
+    turns.py     messages → a `Turn` per policy message, in linear time
     literal.py   pieces of text → ids, control tokens only where they are meant
 
 A template is a program of strangers: it runs in a sandbox, and what it does with a string is
 observed, never assumed. Where the observation does not explain the text, the answer is `UNKNOWN`.
 """
 
-from trajkit.template.leaves import Leaf
+from trajkit.template.leaves import Leaf, Nulls
 from trajkit.template.literal import Allow, Forged, LiteralText, TextPiece, encode_literally
 from trajkit.template.load import ChatTemplate, load_template
-from trajkit.template.render import Rendered, Setting, prompt_for_step, render, render_text
+from trajkit.template.measure import Turn, TurnFit
+from trajkit.template.rendering import Rendered, Setting, prompt_for_step, render, render_text
 from trajkit.template.spans import Fit, LeafSpan
-from trajkit.template.turns import Turn, TurnFit, turn_spans
+from trajkit.template.turns import turn_spans
 
 __all__ = [
     "Allow",
@@ -27,6 +30,7 @@ __all__ = [
     "Leaf",
     "LeafSpan",
     "LiteralText",
+    "Nulls",
     "Rendered",
     "Setting",
     "TextPiece",

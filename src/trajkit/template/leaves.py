@@ -79,13 +79,16 @@ class Plan:
 
     cut: Cut
     parts: frozenset[Part]
+    equal_names: bool
+    """Whether names that are equal have equal marks: templates may look results up by them."""
 
 
 PLANS = (
-    Plan(Cut.WHOLE, frozenset(Part)),
-    Plan(Cut.TAGS, frozenset(Part)),
-    Plan(Cut.TAGS, frozenset({Part.TEXT, Part.ARGUMENT})),
-    Plan(Cut.WORDS, frozenset({Part.TEXT, Part.ARGUMENT})),
+    Plan(Cut.WHOLE, frozenset(Part), equal_names=False),
+    Plan(Cut.WHOLE, frozenset(Part), equal_names=True),
+    Plan(Cut.TAGS, frozenset(Part), equal_names=True),
+    Plan(Cut.TAGS, frozenset({Part.TEXT, Part.ARGUMENT}), equal_names=True),
+    Plan(Cut.WORDS, frozenset({Part.TEXT, Part.ARGUMENT}), equal_names=True),
 )
 """From the most telling to the most careful; the first that explains a render is believed."""
 
@@ -98,18 +101,28 @@ class Marked:
     tools: list[Any] | None
     marks: tuple[Mark, ...]
     pattern: re.Pattern[str]
-    """Finds marks; group 1 is the index."""
+    """Finds marks, in whatever case a template leaves them; group 1 is the index."""
 
 
-def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages as templates are given them: keys that are null dropped, reasoning aliased.
+class Nulls(StrEnum):
+    """What becomes of a message's keys whose value is null (`"content": null` beside calls)."""
+
+    DROPPED = "dropped"
+    """The template does not see them, as with `transformers` 5."""
+    KEPT = "kept"
+    """It sees null, as with `transformers` 4; templates of that time ask `content is none`."""
+
+
+def plain_messages(messages: Sequence[Mapping[str, Any]], nulls: Nulls) -> list[dict[str, Any]]:
+    """Return messages as templates are given them: null keys dropped or not, reasoning aliased.
 
     Source: `transformers` 5.24, `_normalize_chat_messages` and `_alias_reasoning_fields`.
     """
     found = []
     for message in messages:
-        plain = {key: value for key, value in message.items() if value is not None}
-        reasoning = next((plain[key] for key in REASONING if key in plain), None)
+        keep = nulls is Nulls.KEPT
+        plain = {key: value for key, value in message.items() if keep or value is not None}
+        reasoning = next((plain[key] for key in REASONING if plain.get(key) is not None), None)
         if reasoning is not None:
             plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
         found.append(plain)
@@ -144,7 +157,7 @@ def mark(
         messages=[marker.rebuild(message, (i,)) for i, message in enumerate(messages)],
         tools=None if tools is None else marker.rebuild(list(tools), (None,)),
         marks=tuple(marker.marks),
-        pattern=re.compile(nonce + "([0-9]{7,})Z"),
+        pattern=re.compile(nonce + "([0-9]{7,})Z", re.IGNORECASE),
     )
 
 
@@ -154,22 +167,24 @@ def keeper(cut: Cut, constants: Iterable[str]) -> re.Pattern[str] | None:
         case Cut.WHOLE:
             return None
         case Cut.TAGS:
-            wanted = {tag for text in constants for tag in (text, text.strip()) if _is_tag(tag)}
-            spaces = ""
+            tags = {tag for text in constants for tag in (text, text.strip()) if _is_tag(tag)}
+            return _any_of(tags, "")
         case Cut.WORDS:
-            wanted = {text for text in constants if text.strip()}
-            spaces = r"|\s+"
-    longest = sorted(wanted, key=lambda text: (-len(text), text))
-    found = "|".join(map(re.escape, longest)) + spaces
-    return re.compile(found.removeprefix("|")) if found else None
+            return _any_of({text for text in constants if text.strip()}, r"|\s+")
+
+
+def _any_of(texts: Iterable[str], more: str) -> re.Pattern[str] | None:
+    longest = sorted(texts, key=lambda text: (-len(text), text))
+    found = ("|".join(map(re.escape, longest)) + more).removeprefix("|")
+    return re.compile(found) if found else None
 
 
 def pick_nonce(*texts: str) -> str:
-    """Return the beginning of marks: a word that occurs in none of the texts."""
+    """Return the beginning of marks: a word that none of the texts holds, in whatever case."""
     number = 0
     while True:
-        nonce = f"Qx{number}vK"
-        if not any(nonce in text for text in texts):
+        nonce = f"qx{number}vk"
+        if not any(nonce in text.lower() for text in texts):
             return nonce
         number += 1
 
@@ -241,6 +256,7 @@ class _Marker:
     ) -> None:
         self._cut = plan.cut
         self._keep = keep
+        self._equal_names = plan.equal_names
         self._nonce = nonce
         self._leaves = leaves
         self._by_place = {
@@ -249,8 +265,8 @@ class _Marker:
             if leaf.part in plan.parts
         }
         self._equal: dict[tuple[Any, ...], list[int]] = {}
-        for number, leaf in enumerate(leaves):
-            self._equal.setdefault(_sameness(leaf, number), []).append(number)
+        for number in range(len(leaves)):
+            self._equal.setdefault(self._sameness(number), []).append(number)
         self._spelt: dict[tuple[Any, ...], str] = {}
         self.marks: list[Mark] = []
 
@@ -273,7 +289,7 @@ class _Marker:
         number = self._by_place.get((place[0], place[1:], is_key))
         if number is None:
             return text
-        same = _sameness(self._leaves[number], number)
+        same = self._sameness(number)
         if same not in self._spelt:
             self._spelt[same] = self._spell(text, tuple(self._equal[same]))
         return self._spelt[same]
@@ -295,11 +311,11 @@ class _Marker:
         self.marks.append(Mark(leaves, start, end, text))
         return f"{self._nonce}{len(self.marks) - 1:07d}Z"
 
-
-def _sameness(leaf: Leaf, number: int) -> tuple[Any, ...]:
-    """Return what equal leaves share: templates compare names, and read reasoning by any name."""
-    if leaf.part is Part.NAME:
-        return ("name", leaf.text)
-    if leaf.path[0] in REASONING and len(leaf.path) == 1:
-        return ("reasoning", leaf.message, leaf.text)
-    return (number,)
+    def _sameness(self, number: int) -> tuple[Any, ...]:
+        """Return what equal leaves share: names by the plan, reasoning by whatever name."""
+        leaf = self._leaves[number]
+        if leaf.part is Part.NAME and self._equal_names:
+            return ("name", leaf.text)
+        if leaf.path[0] in REASONING and len(leaf.path) == 1:
+            return ("reasoning", leaf.message, leaf.text)
+        return (number,)

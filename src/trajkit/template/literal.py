@@ -26,6 +26,9 @@ from trajkit.errors import InputError
 from trajkit.records import Ids, ids_array
 from trajkit.tokenizer import Tokenizer
 
+POLICY_TAGS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>"})
+"""Added tokens that a policy writes in its own text; any other in a message is only text."""
+
 
 class Allow(StrEnum):
     """Which control tokens a piece of text may hold; the others it spells are only text."""
@@ -80,7 +83,7 @@ class LiteralText:
 
 
 def encode_literally(
-    pieces: Sequence[TextPiece], tokenizer: Tokenizer, tags: Iterable[str] = ()
+    pieces: Sequence[TextPiece], tokenizer: Tokenizer, tags: Iterable[str] = POLICY_TAGS
 ) -> LiteralText:
     """Return the ids of joined pieces of text; a control token only where a piece may hold it.
 
@@ -263,7 +266,7 @@ def _merged(model: dict[str, Any], names: dict[str, str]) -> set[str]:
     """Return the control tokens that merges make or use, which must keep their place there."""
     if not any(text in model["vocab"] for text in names):
         return set()
-    found = set()
+    found: set[str] = set()
     for merge in model.get("merges") or ():
         left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
         found.update(text for text in (left, right, left + right) if text in names)

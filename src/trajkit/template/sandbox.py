@@ -19,6 +19,7 @@ import jinja2.parser
 import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
+from jinja2.exceptions import SecurityError
 
 from trajkit.errors import InputError, Place, RefusedError, TrajkitError
 from trajkit.safe.text import shorten
@@ -56,7 +57,7 @@ class _Generation(jinja2.ext.Extension):
 class _Namespace(jinja2.utils.Namespace):
     """jinja2's `namespace`, without names that begin with an underscore."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N805 - `namespace(self=...)` works
+    def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
         attributes = dict(*rest, **kwargs)
         for name in attributes:
@@ -169,7 +170,7 @@ def run(program: jinja2.Template, variables: Mapping[str, Any], place: Place) ->
 def _told(problem: BaseException, place: Place) -> TrajkitError:
     """Return the error that tells what went wrong inside a template."""
     words = shorten(str(problem) or type(problem).__name__, 200)
-    if isinstance(problem, jinja2.sandbox.SecurityError):
+    if isinstance(problem, SecurityError):
         text = f"the chat template reaches out of its sandbox: {words}"
         return RefusedError("R105", text, place=place, hint=_HINT)
     if isinstance(problem, (OverflowError, MemoryError, RecursionError)):
@@ -213,4 +214,4 @@ def _magnitude(value: Any) -> float:
 
 def _no_underscore(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.sandbox.SecurityError(f"a namespace cannot hold {name!r}")
+        raise SecurityError(f"a namespace cannot hold {name!r}")

@@ -72,6 +72,9 @@ ESCAPES: Mapping[str, _Escape] = {
     "json": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
     "json-ascii": lambda text: json.dumps(text)[1:-1],
     "python": lambda text: repr(text)[1:-1],
+    "quoted": lambda text: (
+        text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    ),
     "html": lambda text: html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
 }
 """How templates write strings: as they are, by `tojson`, as part of a Python literal, by `|e`."""
@@ -89,7 +92,7 @@ def explain(text: str, twin: str, marked: Marked) -> list[Placement] | None:
     if marks is None:
         return None
     walk = _Walk(text, gaps, marks, is_backward=False)
-    return walk.placements() if walk.is_whole() else None
+    return walk.firm()[0] if walk.is_whole() else None
 
 
 def explain_edges(
@@ -99,26 +102,19 @@ def explain_edges(
     gaps, marks = _cut(twin, marked)
     if marks is None:
         return [], 0, len(text), list(marked.marks)
-    head = _Walk(text, gaps, marks, is_backward=False).placements()
-    tail = _Walk(text, gaps, marks, is_backward=True).placements()
-    start = len(gaps[0]) if text.startswith(gaps[0]) else 0
-    end = len(text) - len(gaps[-1]) if text.endswith(gaps[-1]) else len(text)
-    start = head[-1].end if head else start
-    end = tail[0].start if tail else end
-    while head and (start > end or len(head) + len(tail) > len(marks)):
-        head.pop()
-        start = head[-1].end if head else 0
-    if start > end:
+    head, start = _Walk(text, gaps, marks, is_backward=False).firm()
+    tail, end = _Walk(text, gaps, marks, is_backward=True).firm()
+    if start > end or len(head) + len(tail) > len(marks):
         tail, end = [], len(text)
     return [*head, *tail], start, end, marks[len(head) : len(marks) - len(tail)]
 
 
-def spans_of(
-    text: str, leaves: Sequence[Leaf], placements: Sequence[Placement]
-) -> tuple[list[LeafSpan], list[tuple[int, ...]]]:
-    """Return the spans of the placements, neighbours of one leaf joined, and each one's leaves."""
+def spans_of(text: str, leaves: Sequence[Leaf], placements: Sequence[Placement]) -> list[LeafSpan]:
+    """Return the spans of the placements, neighbours of one leaf joined."""
     runs: list[list[Placement]] = []
     for placed in placements:
+        if placed.start == placed.end:
+            continue  # nothing but white space, and that was stripped
         if runs and _goes_on(text, leaves, runs[-1][-1], placed):
             runs[-1].append(placed)
         else:
@@ -130,7 +126,7 @@ def spans_of(
         span = _span(text, leaves, run, owner.of(run[0].mark), (floor, ceiling))
         floor = span.end
         spans.append(span)
-    return spans, [run[0].mark.leaves for run in runs]
+    return spans
 
 
 def _span(
@@ -201,7 +197,8 @@ def _cut(twin: str, marked: Marked) -> tuple[list[str], list[Mark] | None]:
     numbers = [int(number) for number in pieces[1::2]]
     nonce = marked.pattern.pattern.partition("(")[0]
     gaps = pieces[::2]
-    if any(number >= len(marked.marks) for number in numbers) or any(nonce in gap for gap in gaps):
+    is_torn = any(nonce in gap.lower() for gap in gaps)
+    if is_torn or any(number >= len(marked.marks) for number in numbers):
         return gaps, None
     return gaps, [marked.marks[number] for number in numbers]
 
@@ -220,45 +217,47 @@ class _Walk:
         self._backward = is_backward
         self._gaps = gaps[::-1] if is_backward else gaps
         self._marks = marks[::-1] if is_backward else marks
+        self._start, self._goal = (len(text), 0) if is_backward else (0, len(text))
         self._levels: list[dict[int, tuple[int, Placement | None, int]]] = []
         self._run()
 
     def is_whole(self) -> bool:
         """Return whether the whole text is read, in one way only."""
-        goal = 0 if self._backward else len(self._text)
-        return len(self._levels) == len(self._gaps) and self._levels[-1].get(goal, (0,))[0] == 1
+        if len(self._levels) < len(self._gaps):
+            return False
+        n_ways, _, _ = self._levels[-1].get(self._goal, (0, None, 0))
+        return n_ways == 1
 
-    def placements(self) -> list[Placement]:
-        """Return the strings that are placed in one way only, in the text's order.
+    def firm(self) -> tuple[list[Placement], int]:
+        """Return the strings that are placed in one way only, and where the walk stands then.
 
-        When the walk got stuck these are the ones up to the last place where it stood firm.
+        That is the whole walk, or the way to the last place where it stood firm.
         """
         if self.is_whole():
-            last, at = len(self._levels) - 1, 0 if self._backward else len(self._text)
+            last, at = len(self._levels) - 1, self._goal
         else:
-            firm = [
+            only = [
                 number
                 for number, level in enumerate(self._levels)
                 if len(level) == 1 and next(iter(level.values()))[0] == 1
             ]
-            if not firm:
-                return []
-            last = firm[-1]
+            if not only:
+                return [], self._start
+            last = only[-1]
             at = next(iter(self._levels[last]))
-        found = []
+        found, place = [], at
         for level in self._levels[last:0:-1]:
             _, placed, at_before = level[at]
             if placed is not None:
                 found.append(placed)
             at = at_before
-        return found if self._backward else found[::-1]
+        return (found if self._backward else found[::-1]), place
 
     def _run(self) -> None:
-        start = len(self._text) if self._backward else 0
-        first = self._past(start, self._gaps[0])
+        first = self._past(self._start, self._gaps[0])
         if first is None:
             return
-        self._levels.append({first: (1, None, start)})
+        self._levels.append({first: (1, None, self._start)})
         for mark, gap in zip(self._marks, self._gaps[1:], strict=True):
             level: dict[int, tuple[int, Placement | None, int]] = {}
             for at, (n_ways, _, _) in self._levels[-1].items():

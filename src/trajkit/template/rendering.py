@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from trajkit.errors import InputError, RefusedError
 from trajkit.safe.text import shorten
 from trajkit.template import sandbox
-from trajkit.template.leaves import PLANS, Leaf, Part, Plan, find_leaves, mark, pick_nonce
+from trajkit.template.leaves import (
+    PLANS,
+    Leaf,
+    Marked,
+    Nulls,
+    Part,
+    Plan,
+    find_leaves,
+    mark,
+    pick_nonce,
+)
 from trajkit.template.leaves import plain_messages as plain
-from trajkit.template.literal import Allow, TextPiece
+from trajkit.template.literal import POLICY_TAGS, Allow, TextPiece
 from trajkit.template.load import ChatTemplate
 from trajkit.template.spans import Fit, LeafSpan, explain, explain_edges, spans_of
 from trajkit.tokenizer import Tokenizer
-
-POLICY_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-"""Added tokens that a policy writes in its own text; any other in a message is only text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +39,17 @@ class Setting:
         documents: for retrieval templates.
         kwargs: further variables (`enable_thinking`, ...); they go before special tokens.
         now: what the template takes for the present; `None` is the clock.
+        nulls: whether the template sees keys that are null.
     """
 
     tools: Sequence[Any] | None = None
     documents: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     now: datetime | None = None
+    nulls: Nulls = Nulls.DROPPED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rendered:
     """A conversation as text.
 
@@ -78,41 +89,63 @@ class Rendered:
         Raises:
             InputError: T107 when a message holds control text and its place is not known.
         """
-        self._require_located(tokenizer)
+        if (found := _forgeable(self, tokenizer)) is not None:
+            message, token = found
+            raise InputError(
+                "T107",
+                f"message {message} holds the control text {shorten(token, 40)}, and the template "
+                "does not show where it writes it",
+                hint="leave the record out, or give a simpler chat template",
+            )
         end = len(self.text) if end is None else end
         pieces, at = [], start
-        for span in self.spans:
+        for span in self.spans[bisect_right(self.spans, start, key=lambda span: span.end) :]:
             left, right = max(span.start, start), min(span.end, end)
+            if left >= end:
+                break
             if span.leaf is None or left >= right:
                 continue
             if left > at:
                 pieces.append(TextPiece(self.text[at:left], Allow.ALL))
             is_policy = self.leaves[span.leaf].is_policy_text
-            pieces.append(TextPiece(self.text[left:right], Allow.TAGS if is_policy else Allow.NONE))
+            allow = Allow.TAGS if is_policy else Allow.NONE
+            pieces.append(TextPiece(self.text[left:right], allow))
             at = right
         if at < end:
             pieces.append(TextPiece(self.text[at:end], Allow.ALL))
         return tuple(pieces)
 
-    def _require_located(self, tokenizer: Tokenizer) -> None:
-        """Raise T107 when control text of a message may stand where the template's own does."""
-        dropped = set(self.dropped)
-        covered: dict[int, list[tuple[int, int]]] = {}
-        for span in self.spans:
-            if span.leaf is not None:
-                covered.setdefault(span.leaf, []).append((span.leaf_start, span.leaf_end))
-        for number, leaf in enumerate(self.leaves):
-            if number in dropped:
-                continue
-            for start, end in _uncovered(len(leaf.text), covered.get(number, [])):
-                found = _control_in(leaf.text[start:end], tokenizer)
-                if found and not (leaf.is_policy_text and found in POLICY_TAGS):
-                    raise InputError(
-                        "T107",
-                        f"message {leaf.message} holds the control text {shorten(found, 40)}, and "
-                        "the template does not show where it writes it",
-                        hint="leave the record out, or give a simpler chat template",
-                    )
+    def renumbered(self, messages: Sequence[int]) -> Rendered:
+        """Return the same with message i called `messages[i]`."""
+        return replace(
+            self,
+            leaves=tuple(
+                leaf if leaf.message is None else replace(leaf, message=messages[leaf.message])
+                for leaf in self.leaves
+            ),
+            spans=tuple(
+                replace(span, messages=tuple(messages[one] for one in span.messages))
+                for span in self.spans
+            ),
+        )
+
+
+@lru_cache(maxsize=8)
+def _forgeable(rendered: Rendered, tokenizer: Tokenizer) -> tuple[int | None, str] | None:
+    """Return control text of a message that may stand where the template's own does."""
+    dropped = set(rendered.dropped)
+    covered: dict[int, list[tuple[int, int]]] = {}
+    for span in rendered.spans:
+        if span.leaf is not None:
+            covered.setdefault(span.leaf, []).append((span.leaf_start, span.leaf_end))
+    for number, leaf in enumerate(rendered.leaves):
+        if number in dropped:
+            continue
+        for start, end in _uncovered(len(leaf.text), covered.get(number, [])):
+            found = _control_in(leaf.text[start:end], tokenizer)
+            if found and not (leaf.is_policy_text and found in POLICY_TAGS):
+                return leaf.message, found
+    return None
 
 
 def render_text(
@@ -130,7 +163,7 @@ def render_text(
     """
     setting = setting or Setting()
     prompt = add_generation_prompt
-    return _write(template, plain(messages), setting.tools, setting, prompt=prompt)
+    return _write(template, plain(messages, setting.nulls), setting.tools, setting, prompt=prompt)
 
 
 def prompt_for_step(
@@ -159,7 +192,7 @@ def render(
         RefusedError: R105 when it goes over a limit.
     """
     setting = setting or Setting()
-    given = plain(messages)
+    given = plain(messages, setting.nulls)
     prompt = add_generation_prompt
     text = _write(template, given, setting.tools, setting, prompt=prompt)
     constants = (*template.constants, *_strings(setting.kwargs))
@@ -174,11 +207,11 @@ def render(
             continue  # the template does not take marks in those places
         placements = explain(text, twin, marked)
         if placements is not None:
-            spans, _ = spans_of(text, leaves, placements)
-            return _rendered(text, leaves, spans, plan)
+            spans = spans_of(text, leaves, placements)
+            return _rendered(text, leaves, spans, marked)
         if first is None:
             placements, start, end, lost = explain_edges(text, twin, marked)
-            spans, _ = spans_of(text, leaves, placements)
+            spans = spans_of(text, leaves, placements)
             unlocated = {leaf for one in lost for leaf in one.leaves}
             first = _partly(text, leaves, spans, (start, end), unlocated)
     everything = set(range(len(leaves)))
@@ -211,26 +244,24 @@ def _write(
 def _plans(leaves: Sequence[Leaf]) -> Iterator[Plan]:
     """Yield the plans that differ for these leaves."""
     present = {leaf.part for leaf in leaves}
+    names = [leaf.text for leaf in leaves if leaf.part is Part.NAME]
+    has_equal = len(set(names)) < len(names)
     seen = set()
     for plan in PLANS:
-        key = plan.cut, frozenset(present & plan.parts)
+        key = plan.cut, frozenset(present & plan.parts), plan.equal_names and has_equal
         if key not in seen:
             seen.add(key)
             yield plan
 
 
-def _rendered(text: str, leaves: tuple[Leaf, ...], spans: list[LeafSpan], plan: Plan) -> Rendered:
+def _rendered(
+    text: str, leaves: tuple[Leaf, ...], spans: list[LeafSpan], marked: Marked
+) -> Rendered:
     """Return a text that is explained: a leaf without a span was dropped, if it was marked."""
     shown = {span.leaf for span in spans}
     absent = [number for number in range(len(leaves)) if number not in shown]
-    shared = {_name(leaves[number]) for number in shown if number is not None}
-    unlocated = tuple(
-        number
-        for number in absent
-        if leaves[number].part not in plan.parts
-        or not leaves[number].text.strip()
-        or _name(leaves[number]) in shared - {None}
-    )
+    told = {leaf for one in marked.marks for leaf in one.leaves}
+    unlocated = tuple(number for number in absent if number not in told)
     return Rendered(
         text=text,
         leaves=leaves,
@@ -271,10 +302,6 @@ def _partly(
         dropped=(),
         unlocated=tuple(sorted({*absent, *lost})),
     )
-
-
-def _name(leaf: Leaf) -> str | None:
-    return leaf.text if leaf.part is Part.NAME else None
 
 
 def _strings(value: Any) -> Iterator[str]:
