@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from trajkit.drift.check import drift_check
     from trajkit.drift.findings import DriftFinding, DriftReport
     from trajkit.errors import TrajkitError
-    from trajkit.ingestion.run import IngestReport, ingest
+    from trajkit.ingestion.report import IngestReport
+    from trajkit.ingestion.run import ingest
     from trajkit.records import Segment, SegmentKind, Step, Trajectory
     from trajkit.scoring.report import ScoreReport
     from trajkit.scoring.run import score
@@ -49,7 +50,7 @@ __all__ = [
 _HOMES = {
     "DriftFinding": "trajkit.drift.findings",
     "DriftReport": "trajkit.drift.findings",
-    "IngestReport": "trajkit.ingestion.run",
+    "IngestReport": "trajkit.ingestion.report",
     "ScoreReport": "trajkit.scoring.report",
     "Segment": "trajkit.records",
     "SegmentKind": "trajkit.records",
@@ -75,4 +76,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "score":
+        from trajkit.scoring import require_torch
+
+        require_torch()
     return getattr(import_module(_HOMES[name]), name)

@@ -21,7 +21,7 @@ class _TerminatedError(BaseException):
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    if sys.argv[1:] in (["--version"], ["-V"]):
+    if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"trajkit {__version__}\n")
         sys.exit(ExitCode.CLEAN)
     signal.signal(signal.SIGTERM, _terminate)

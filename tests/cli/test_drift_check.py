@@ -141,7 +141,7 @@ def test_without_a_tokenizer_the_chain_is_checked_and_the_rest_is_said_to_be_mis
     done = trajkit("drift-check", folder / "drift.parquet")
     assert done.returncode == 1
     assert "broken step 0: prefix by route chain" in done.stdout
-    assert "route ids" in done.stderr
+    assert re.search("ids +not walked +needs -t TOKENIZER", done.stdout)
 
 
 def test_route_ids_without_a_tokenizer_exits_2(folder):
@@ -179,3 +179,44 @@ def test_what_is_no_tokenizer_exits_3_or_4(folder, tmp_path):
     done = trajkit("drift-check", folder / "clean.parquet", "-t", tmp_path)
     assert done.returncode == 3
     assert "error[T101]" in done.stderr
+
+
+def test_clean_prompts_alone_are_only_partly_checked_unless_that_was_asked_for(folder):
+    done = trajkit("drift-check", folder / "clean.parquet")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1].startswith("partly checked: ")
+    asked = trajkit("drift-check", folder / "clean.parquet", "--route", "chain")
+    assert asked.returncode == 0
+    assert asked.stdout.splitlines()[1].startswith("clean: each prompt starts with")
+
+
+@pytest.mark.parametrize("words", [("--trajectory", "nobody"), ("--step", "99")])
+def test_a_selection_that_matches_nothing_is_a_usage_error(folder, words):
+    done = trajkit("drift-check", folder / "clean.parquet", "-t", TINY, *words)
+    assert done.returncode == 2
+    assert "error[U107]" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("verb", ["drift-check", "mask-view"])
+def test_the_report_never_replaces_the_data(folder, verb):
+    before = (folder / "clean.parquet").read_bytes()
+    data = folder / "clean.parquet"
+    done = trajkit(verb, data, "-t", TINY, "-o", data, "--force")
+    assert done.returncode == 2
+    assert "error[U102]" in done.stderr
+    assert data.read_bytes() == before
+
+
+def test_a_missing_folder_for_the_report_is_named(folder):
+    done = trajkit("drift-check", folder / "clean.parquet", "-o", folder / "no" / "report.txt")
+    assert done.returncode == 4
+    assert "error[F102]" in done.stderr
+    assert "mkdir -p" in done.stderr
+
+
+def test_colour_repeats_the_verdict_and_the_column_names(folder):
+    plain = trajkit("drift-check", folder / "clean.parquet", "-t", TINY, "--color", "never")
+    shown = trajkit("drift-check", folder / "clean.parquet", "-t", TINY, "--color", "always")
+    assert "\x1b[1mclean: " in shown.stdout
+    assert re.sub("\x1b\\[[0-9]+m", "", shown.stdout) == plain.stdout

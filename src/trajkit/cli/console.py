@@ -12,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from trajkit.errors import ExitCode, FileError, Place, TrajkitError
+from trajkit.errors import ExitCode, FileError, Place, TrajkitError, UsageProblem
 from trajkit.safe.text import visible
 
 _PIPE_WIDTH = 100
 _EXCERPT = 100
+_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
 
 class Printer:
@@ -27,6 +28,7 @@ class Printer:
         quiet: drop notes.
         out: a file for the result instead of stdout.
         overwrite: whether that file may exist.
+        source: what is read: it cannot be the output too.
         width: cells a line may take; the terminal's own when `None`.
     """
 
@@ -37,8 +39,11 @@ class Printer:
         quiet: bool = False,
         out: Path | None = None,
         overwrite: bool = False,
+        source: Path | None = None,
         width: int | None = None,
     ) -> None:
+        if out is not None and source is not None:
+            _refuse_own_input(out, source)
         self.colour = out is None and use_colour(colour, sys.stdout)
         self.width = width or terminal_width(sys.stdout)
         self.ascii = out is None and not _speaks_unicode(sys.stdout)
@@ -64,6 +69,10 @@ class Printer:
             self._to_stdout("")
             self._flush()
 
+    def strong(self, text: str) -> None:
+        """Write a line that stands out where colours are on."""
+        self.line(f"{_BOLD}{text}{_RESET}" if self.colour else text)
+
     def line(self, text: str = "") -> None:
         """Write one line of the result; the caller made sure that it is safe to show."""
         if self._out is not None:
@@ -85,6 +94,11 @@ class Printer:
         if not self._quiet:
             sys.stderr.write(visible(text, keep_newlines=True) + "\n")
 
+    def progress_note(self, text: str) -> None:
+        """Say what is being waited for, on a terminal and nowhere else."""
+        if sys.stderr.isatty():
+            self.note(text)
+
     def progress(self, n_done: int, n_all: int) -> None:
         """Show how far a long job is, on a terminal and nowhere else; gone when it is done."""
         if self._quiet or not sys.stderr.isatty():
@@ -93,8 +107,14 @@ class Printer:
         sys.stderr.write(f"\r\x1b[K{shown}")
         sys.stderr.flush()
 
-    def table(self, rows: Sequence[Sequence[str]], *, indent: int = 2, right: str = "") -> None:
-        """Write rows as columns; `right` holds the digits of the columns that align right."""
+    def table(self, rows: Sequence[Sequence[str]], *, right: str = "", head: bool = False) -> None:
+        """Write rows as columns.
+
+        Args:
+            rows: cells as they are in the data; they are made safe here.
+            right: the digits of the columns that align right.
+            head: whether the first row names the columns.
+        """
         shown = [[visible(cell) for cell in row] for row in rows]
         widths = [max(_cells(row[i]) for row in shown) for i in range(len(shown[0]))]
         for row in shown:
@@ -104,7 +124,8 @@ class Printer:
                 else cell + " " * (widths[i] - _cells(cell))
                 for i, cell in enumerate(row)
             ]
-            self.line((" " * indent + "  ".join(cells)).rstrip())
+            write = self.strong if head and row is shown[0] else self.line
+            write(("  " + "  ".join(cells)).rstrip())
 
     def _to_stdout(self, text: str) -> None:
         try:
@@ -117,6 +138,13 @@ class Printer:
             sys.stdout.flush()
         except OSError as problem:
             _stdout_failed(problem)
+
+
+def _refuse_own_input(out: Path, source: Path) -> None:
+    from trajkit.safe.files import same_file
+
+    if same_file(out, source):
+        raise UsageProblem("U102", f"{out} is the input too", hint="give another path with -o")
 
 
 def _stdout_failed(problem: OSError) -> None:

@@ -55,14 +55,14 @@ def drift_check(
     """Find where re-tokenising the trajectories would change their ids.
 
     Route ids decodes each action and encodes it again; route chain asks whether each prompt starts
-    with the prompt + action before it, and needs no tokenizer. Exit 1 on drift, and when nothing
-    could be checked: text alone can never be called clean.
+    with the prompt + action before it, and needs no tokenizer. Exit 0 only when every route that
+    was to be walked was walked and found nothing; text alone can never be called clean.
 
       trajkit drift-check steps.parquet -t ./tokenizer
     """
     from trajkit.drift.check import drift_check as run
 
-    with Printer(colour=color, quiet=quiet, out=out, overwrite=force) as printer:
+    with Printer(colour=color, quiet=quiet, out=out, overwrite=force, source=data) as printer:
         report = run(
             data,
             tokenizer,
@@ -79,8 +79,6 @@ def drift_check(
             printer.note(_verdict(report))
         else:
             _print(printer, report)
-        if tokenizer is None:
-            printer.note("hint: route ids was not walked: it needs -t TOKENIZER")
     if not report.is_clean:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -101,19 +99,27 @@ def _print(printer: Printer, report: DriftReport) -> None:
     share = report.sampled_share or 0.0
     sampled = report.by_source["sampled"]
     printer.line(f"sampled ids: {sampled:,} of {report.n_steps:,} steps ({share:.1%})")
-    printer.line(_verdict(report))
+    printer.strong(_verdict(report))
     if not any(count.n_checked_steps for count in report.by_route.values()):
         return
     rows = [["route", "steps checked", "drifted", "regions"]]
     for name, count in report.by_route.items():
         drifted = _of(count.n_drifted_steps, count.n_checked_steps)
         rows.append([name, f"{count.n_checked_steps:,}", drifted, f"{count.n_findings:,}"])
+    rows += [[name, "not walked", "", "needs -t TOKENIZER"] for name in report.not_walked]
     printer.line()
-    printer.table(rows, right="123")
+    printer.table(rows, right="123", head=True)
+    branched = sum(count.n_branched_steps for count in report.by_route.values())
+    if branched:
+        printer.line(
+            f"  {branched:,} prompts go on from an older step: branches, or a history that was "
+            "edited; ids alone cannot tell"
+        )
     if not report.findings:
         return
     printer.line()
-    printer.table([["kind", "regions"]] + [[k, f"{n:,}"] for k, n in report.by_kind.items() if n])
+    kinds = [[kind, f"{n:,}"] for kind, n in report.by_kind.items() if n]
+    printer.table([["kind", "regions"], *kinds], head=True)
     worst = sorted(report.findings, key=lambda f: -f.n_action_tokens)[:_SHOWN]
     for finding in worst:
         printer.line()
@@ -125,23 +131,24 @@ def _print(printer: Printer, report: DriftReport) -> None:
 
 
 def _verdict(report: DriftReport) -> str:
-    """Return the answer in one line; "clean" never stands for more than was walked."""
+    """Return the answer in one line."""
     walked = [name for name, count in report.by_route.items() if count.n_checked_steps]
     if report.findings:
         tokens = _of(report.n_drifted_action_tokens, report.n_action_tokens)
-        steps = _of(report.n_drifted_steps, report.n_steps)
-        episodes = _of(report.n_drifted_trajectories, report.n_trajectories)
-        return f"drift: {steps} steps in {episodes} trajectories, {tokens} action tokens"
+        steps = _of(report.n_drifted_steps, report.n_checkable_steps or report.n_steps)
+        where = _of(report.n_drifted_trajectories, report.n_trajectories)
+        return f"drift: {steps} checkable steps in {where} trajectories, {tokens} action tokens"
     if not report.n_checkable_steps:
         return "not checkable: no step holds the sampler's own ids, so drift cannot be told"
     if not walked:
         return "not checkable: no step could be checked by the routes that were walked"
-    if "ids" in walked:
-        return "clean: decoding and encoding again changes no id of the steps checked"
-    return (
-        "clean by route chain: each prompt starts with what it grows from; the actions' own "
-        "spelling was not checked"
-    )
+    if report.not_walked:
+        return "partly checked: the prompts hold, the spelling of the actions needs -t TOKENIZER"
+    said = {
+        "ids": "no action changes when it is decoded and encoded again",
+        "chain": "each prompt starts with the prompt + action of an earlier step",
+    }
+    return "clean: " + "; ".join(said[name] for name in walked)
 
 
 def _of(part: int, whole: int) -> str:

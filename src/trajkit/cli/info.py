@@ -54,6 +54,7 @@ def info(
                 for t in shown
             ],
             right="123",
+            head=True,
         )
         if len(facts["trajectories"]) > len(shown):
             rest = len(facts["trajectories"]) - len(shown)

@@ -68,7 +68,9 @@ def mask_view(
     wanted = step_filter(step) or (lambda _: True)
     is_first_only = limit is None and not only
     chosen = _chosen(dataset, only, 1 if is_first_only else limit, wanted)
-    with Printer(colour=color, quiet=quiet, out=out, overwrite=force, width=width) as printer:
+    with Printer(
+        colour=color, quiet=quiet, out=out, overwrite=force, source=data, width=width
+    ) as printer:
         if output_format == "json":
             _print_json(printer, chosen, loaded, wanted)
             return
@@ -88,21 +90,17 @@ def _chosen(
     """Yield the trajectories that have something to show; none at all is a usage error."""
     from trajkit.store.read import read_trajectories
 
-    n_found = n_shown = 0
+    is_empty = True
     for trajectory in read_trajectories(dataset, only=only, limit=limit):
-        n_found += 1
         if any(wanted(step.step_index) for step in trajectory.steps):
-            n_shown += 1
+            is_empty = False
             yield trajectory
-    if n_shown:
-        return
-    why = "no trajectory has this id" if only else "the dataset is empty"
-    raise UsageProblem(
-        "U107",
-        "no step has this index" if n_found else why,
-        place=Place(file=str(dataset.path)),
-        hint="trajkit info DATA lists trajectories and their steps",
-    )
+    if is_empty:
+        raise UsageProblem(
+            "U107",
+            "no step has this index" if dataset.n_steps else "the dataset is empty",
+            place=Place(file=str(dataset.path)),
+        )
 
 
 def _print_json(

@@ -35,7 +35,7 @@ def schema(
         for column in columns:
             kind = _short(column.type)
             rows.append([column.name, kind, "yes" if column.nullable else "no", column.meaning])
-        printer.table(rows)
+        printer.table(rows, head=True)
 
 
 def _short(kind: Any) -> str:

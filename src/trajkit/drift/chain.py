@@ -28,6 +28,18 @@ def is_chained(step: Step) -> bool:
     return step.prompt_source is PromptSource.RECORDED and step.step_index > 0
 
 
+def branches_off(step: Step, previous: Step) -> bool:
+    """Return whether a prompt that holds does so on another step than the one before it.
+
+    It starts with the whole of some earlier step, or asks an older prompt again, and what came in
+    between is gone: a branch, or a history that somebody edited. Ids alone cannot tell.
+    """
+    keep = _kept(step)
+    on_previous = step.parent is previous and keep == previous.sequence_len
+    again = step.parent is previous and not len(_own(step.prompt_delta))
+    return not on_previous and not (again and keep == previous.prompt_len)
+
+
 def check_chain(step: Step, earlier: Step, tokenizer: Tokenizer | None) -> DriftFinding | None:
     """Return the break between a step's prompt and the step it grows from, `None` when it holds.
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from trajkit.drift.chain import check_chain, is_chained
+from trajkit.drift.chain import branches_off, check_chain, is_chained
 from trajkit.drift.findings import DriftFinding, DriftReport, Route, RouteCount
 from trajkit.drift.ids import check_ids
-from trajkit.errors import UsageProblem
+from trajkit.errors import Place, UsageProblem
 from trajkit.records import Step, Trajectory
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
 from trajkit.tokenizer import Tokenizer, load_tokenizer, require_same_tokenizer
@@ -39,7 +39,8 @@ def drift_check(
             prompt that grows from such a step.
 
     Raises:
-        UsageProblem: U103 when route `ids` is asked for without a tokenizer.
+        UsageProblem: U103 when route `ids` is asked for without a tokenizer, U107 when no step or
+            trajectory is of those asked for.
         InputError: T102 when the data were made with another tokenizer, I304 when an id is not in
             its vocabulary.
     """
@@ -58,8 +59,11 @@ def drift_check(
         )
     walked = [r for r in Route if (r in routes or not routes) and (loaded or r is Route.CHAIN)]
     trajectories = read_trajectories(dataset, only=only, limit=limit)
-    check = _Check(walked, loaded, steps or (lambda _: True))
-    return check.run(trajectories)
+    report = _Check(walked, loaded, steps or (lambda _: True)).run(trajectories)
+    report.not_walked = [r.value for r in Route if r not in walked and not routes]
+    if report.n_trajectories and not report.n_steps:
+        raise UsageProblem("U107", "no step has this index", place=Place(file=str(dataset.path)))
+    return report
 
 
 class _Check:
@@ -109,6 +113,8 @@ class _Check:
             self._count(Route.CHAIN, 0 if finding is None else 1)
             if finding is not None:
                 findings.append(finding)
+            elif branches_off(step, previous):
+                self.report.by_route[Route.CHAIN.value].n_branched_steps += 1
         return findings
 
     def _count_step(self, step: Step) -> None:

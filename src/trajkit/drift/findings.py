@@ -32,6 +32,15 @@ class DriftKind(StrEnum):
     """the next prompt does not start with this prompt + action"""
 
 
+class Verdict(StrEnum):
+    """What a check came to; only `CLEAN` ends with exit 0."""
+
+    CLEAN = "clean"
+    DRIFT = "drift"
+    PARTLY_CHECKED = "partly checked"
+    NOT_CHECKABLE = "not checkable"
+
+
 UNEXPLAINED = "UNEXPLAINED"
 """The cause of a finding nobody has explained; causes are inference, kinds are not."""
 
@@ -80,6 +89,8 @@ class RouteCount:
     n_checked_steps: int = 0
     n_drifted_steps: int = 0
     n_findings: int = 0
+    n_branched_steps: int = 0
+    """Prompts that hold on an older step: a branch or an edited history, ids cannot tell which."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +105,8 @@ class DriftReport:
     n_drifted_steps: int = 0
     n_action_tokens: int = 0
     n_drifted_action_tokens: int = 0
+    not_walked: list[str] = field(default_factory=list)
+    """Routes nobody ruled out that could not be walked: they need a tokenizer."""
     by_source: Counter[str] = field(default_factory=Counter)
     by_route: dict[str, RouteCount] = field(default_factory=dict)
     by_kind: Counter[str] = field(default_factory=Counter)
@@ -107,10 +120,19 @@ class DriftReport:
         return sampled / self.n_steps if self.n_steps else None
 
     @property
-    def is_clean(self) -> bool:
-        """Return whether sampled ids were checked by some route and nothing was found."""
+    def verdict(self) -> Verdict:
+        """Return the answer in a word; `CLEAN` never stands for more than was walked."""
+        if self.findings:
+            return Verdict.DRIFT
         was_checked = any(count.n_checked_steps for count in self.by_route.values())
-        return self.n_checkable_steps > 0 and was_checked and not self.findings
+        if not self.n_checkable_steps or not was_checked:
+            return Verdict.NOT_CHECKABLE
+        return Verdict.PARTLY_CHECKED if self.not_walked else Verdict.CLEAN
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether all routes that were to be walked were, and found nothing."""
+        return self.verdict is Verdict.CLEAN
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `--format json` prints it."""
@@ -122,6 +144,7 @@ class DriftReport:
         findings = counts.pop("findings")
         return {
             "schema": "trajkit.drift-check/1",
+            "verdict": self.verdict.value,
             "sampled_share": self.sampled_share,
             "checkable": self.n_checkable_steps > 0,
             **counts,

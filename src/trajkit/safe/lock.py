@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def locked(target: Path) -> Iterator[None]:
     """
     path = target.with_name(f".{target.name}.lock")
     with faults_named(target):
+        if not path.parent.is_dir():
+            raise FileError(
+                "F102",
+                "expected a folder to write the output into, found none",
+                place=Place(file=str(target)),
+                hint=f"mkdir -p {shlex.quote(str(path.parent))}",
+            )
         descriptor, is_left_over = _acquire(path, target)
     try:
         if is_left_over:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trajkit.errors import FileError, InputError, Place
+from trajkit.errors import FileError, InputError, Place, UsageProblem
 from trajkit.records import Step, Trajectory
 from trajkit.store.columns import steps_of
 from trajkit.store.digest import content_digest
@@ -77,17 +77,29 @@ def read_trajectories(
 
     Raises:
         InputError: S103 when a row group is not what was written.
+        UsageProblem: U107 when the dataset ends before each id in `only` was met.
     """
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
     wanted = frozenset(only)
-    found = (
-        trajectory
-        for part in dataset.parts
-        for trajectory in _trajectories(part)
-        if not wanted or trajectory.trajectory_id in wanted
-    )
     most = len(wanted) or None  # no id occurs twice
+    found = _chosen(dataset, wanted)
     return islice(found, min((n for n in (limit, most) if n is not None), default=None))
+
+
+def _chosen(dataset: Dataset, wanted: frozenset[str]) -> Iterator[Trajectory]:
+    missing = set(wanted)
+    for part in dataset.parts:
+        for trajectory in _trajectories(part):
+            if not wanted or trajectory.trajectory_id in wanted:
+                missing.discard(trajectory.trajectory_id)
+                yield trajectory
+    if missing:
+        raise UsageProblem(
+            "U107",
+            f"no trajectory has the id {min(missing)}",
+            place=Place(file=str(dataset.path)),
+            hint="trajkit info DATA lists the ids",
+        )
 
 
 def _open(part: Path) -> pq.ParquetFile:
@@ -114,7 +126,8 @@ def _footer(file: pq.ParquetFile, part: Path) -> dict[str, Any]:
     if raw is None:
         raise InputError(
             "S101",
-            "a Parquet file, but not one of step records",
+            "a Parquet file without trajkit's metadata: not step records, or written again by "
+            "another tool",
             place=Place(file=str(part)),
             hint="trajkit ingest SOURCE -o OUT.parquet turns logs into step records",
         )

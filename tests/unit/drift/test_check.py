@@ -93,9 +93,9 @@ def test_a_report_counts_what_both_routes_find(write):
 def test_the_report_as_json_has_the_documented_keys(write):
     facts = drift_check(write(spelling()), TINY).to_dict()
     assert list(facts) == [
-        *("schema", "sampled_share", "checkable", "tokenizer"),
+        *("schema", "verdict", "sampled_share", "checkable", "tokenizer"),
         *("n_trajectories", "n_drifted_trajectories", "n_steps", "n_checkable_steps"),
-        *("n_drifted_steps", "n_action_tokens", "n_drifted_action_tokens"),
+        *("n_drifted_steps", "n_action_tokens", "n_drifted_action_tokens", "not_walked"),
         *("by_source", "by_route", "by_kind", "by_cause", "findings"),
     ]
     assert facts["schema"] == "trajkit.drift-check/1"
@@ -240,3 +240,13 @@ def test_findings_of_a_trajectory_are_in_the_order_of_its_tokens(write):
     order = [(f.step_index, f.token_start) for f in report.findings]
     assert order == sorted(order)
     assert len(order) == 4
+
+
+def test_prompts_that_go_on_from_an_older_step_are_counted_not_called_clean(write):
+    first = ([1, 5], [TOKYO, IM_END])
+    second = ([1, 5, TOKYO, IM_END, NEWLINE, 6], [7, IM_END])
+    branch = ([1, 5, TOKYO, IM_END, 9, 9, 9], [8, IM_END])
+    report = drift_check(write(make_trajectory([first, second, branch])), TINY)
+    assert report.by_route["chain"].n_checked_steps == 2
+    assert report.by_route["chain"].n_branched_steps == 1
+    assert report.by_route["chain"].n_findings == 0

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders import assert_same_trajectory, make_floats, make_step, make_trajectory
-from trajkit.errors import FileError, InputError, TrajkitError
+from trajkit.errors import FileError, InputError, TrajkitError, UsageProblem
 from trajkit.records import Segment, SegmentKind, Trajectory
 from trajkit.store.columns import steps_table
 from trajkit.store.manifest import MANIFEST, seal
@@ -90,11 +90,19 @@ def test_only_some_trajectories_are_read_when_asked_for(tmp_path):
         ((), 2, "ab"),
         (["d", "b"], None, "bd"),
         (["d", "b"], 1, "b"),
-        (["nobody"], None, ""),
         ((), 9, "abcd"),
     ]:
         found = read_trajectories(data, only=only, limit=limit)
         assert "".join(trajectory.trajectory_id for trajectory in found) == expected
+
+
+def test_an_id_that_is_not_there_is_an_error_when_the_dataset_ends(tmp_path):
+    data = write(tmp_path / "out", "a", "b")
+    found = read_trajectories(data, only=["b", "nobody"])
+    assert next(found).trajectory_id == "b"
+    with pytest.raises(UsageProblem, match="nobody") as caught:
+        next(found)
+    assert caught.value.code == "U107"
 
 
 def test_a_limit_reads_no_further(tmp_path):
