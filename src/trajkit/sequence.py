@@ -66,16 +66,6 @@ class TokenSequence:
         mask.setflags(write=False)
         return mask
 
-    def per_token(self, name: str) -> NDArray[np.float32]:
-        """Return [T] a per-action column of the steps laid along the tokens, NaN elsewhere."""
-        values = np.full(len(self.token_ids), np.nan, dtype=np.float32)
-        for place in self.steps:
-            column = getattr(place.step, name)
-            if column is not None:
-                values[place.action_start : place.action_end] = column
-        values.setflags(write=False)
-        return values
-
 
 def build_sequences(trajectory: Trajectory) -> tuple[TokenSequence, ...]:
     """Return the token sequences of a trajectory; each step's action stands in exactly one.

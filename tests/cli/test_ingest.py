@@ -187,3 +187,70 @@ def test_a_killed_run_leaves_the_old_dataset_and_the_next_one_clears_its_traces(
     assert trajkit("ingest", SEARCH, "-o", tmp_path / out, "--force", "-n", 1).returncode == 0
     assert len(list(read_trajectories(tmp_path / out))) == 1
     assert list(tmp_path.rglob(".*")) == []
+
+
+# --- flat text
+
+FLAT = FIXTURES / "formats" / "flat"
+
+
+def test_flat_text_says_first_that_nothing_was_sampled(tmp_path):
+    out = tmp_path / "steps.parquet"
+    done = trajkit("ingest", FLAT / "search-r1.txt", "-o", out, "-t", TINY, "--retokenize")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode().splitlines()
+    assert lines[0] == "sampled ids: 0 of 4 steps (0.0%), 4 retokenized"
+    assert "flat (text with tags of search-r1: <search> … </search> outside the prompt)" in lines[3]
+    assert lines[4].split() == ["action", "ids", "4", "retokenized"]
+    assert b"control_text" in done.stderr
+    shown = trajkit("mask-view", out, "-t", TINY, "--limit", "2").stdout.decode()
+    assert shown.count("action ids: retokenized in 2 of 2 steps") == 2
+    marked = [
+        line for line in shown.splitlines() if line.startswith("▌ ") and "action (" not in line
+    ]
+    assert any("<search> landing </search>" in line for line in marked)
+    assert not any("information" in line or "Doc 1" in line for line in marked)
+
+
+def test_the_report_as_json_counts_what_is_odd_about_made_ids():
+    done = trajkit(
+        *("ingest", FLAT / "hermes.jsonl", "--dry-run", "-t", TINY, "--retokenize"),
+        *("--format", "json"),
+    )
+    report = json.loads(done.stdout)
+    assert report["by_source"]["retokenized"] == 2
+    assert (report["n_control_text"], report["n_straddling_tokens"]) == (3, 0)
+
+
+def test_a_tag_profile_is_taken_by_name_or_from_a_file():
+    for source, markup in (("react.jsonl", "react"), ("code.txt", FLAT / "code.toml")):
+        done = trajkit("ingest", FLAT / source, "--dry-run", "--markup", markup)
+        assert done.returncode == 0, done.stderr
+        assert b"0 of 2 steps" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--retokenize"], "-t"),
+        (["--markup", "nobody"], "search-r1"),
+        (["--markup", str(FLAT / "none.toml")], "F101"),
+    ],
+)
+def test_options_of_flat_text_that_cannot_be_meant_are_refused(words, told):
+    done = trajkit("ingest", FLAT / "react.jsonl", "--dry-run", *words)
+    assert done.returncode in (2, 4)
+    assert told in done.stderr.decode()
+
+
+def test_a_bad_conversation_in_a_text_file_is_set_aside(tmp_path):
+    text = (FLAT / "search-r1.txt").read_text()
+    log = tmp_path / "log.txt"
+    log.write_text(text + "<answer>again</answer>\n")
+    assert trajkit("ingest", log, "--dry-run").returncode == 3
+    done = trajkit("ingest", log, "-o", tmp_path / "out", "--on-error", "quarantine")
+    assert done.returncode == 1
+    assert b"2 read = 1 written + 1 quarantined" in done.stdout
+    [line] = (tmp_path / "out" / "_quarantine.jsonl").read_text().splitlines()
+    raw = base64.b64decode(json.loads(line)["raw_b64"])
+    assert log.read_bytes().endswith(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,8 @@ def test_scores_are_written_beside_a_summary(steps, tmp_path):
     done = trajkit("score", steps, "--model", TINY, "--device", "cpu", "-o", out)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "sampled ids: 4 of 4 steps (100.0%)"
-    assert "in 2 forwards of 19 tokens" in done.stdout
+    assert "Scored 9 of 9 action tokens in 2 of 2 trajectories" in done.stdout
+    assert re.search("forwards +2 of 19 tokens in all", done.stdout)
     table = pq.read_table(out)
     assert table.column("trajectory_id").to_pylist() == ["a", "a", "b", "b"]
     assert [len(row) for row in table.column("logprobs").to_pylist()] == [3, 2, 2, 2]
@@ -120,3 +122,19 @@ def test_text_only_data_has_nothing_to_score(tmp_path):
     done = trajkit("score", tmp_path / "s.parquet", "--model", TINY)
     assert done.returncode == 6
     assert "error[N105]" in done.stderr
+
+
+def test_what_is_left_out_and_why_is_said_in_the_text(tmp_path):
+    rows = [rollout("a", 1.0, logprobs=[-1.0, -2.0, -3.0]), rollout("b", 0.0)]
+    rows[0]["temperature"] = 0.7
+    rows[1]["turns"].append({"prompt_token_ids": [], "response_token_ids": [5]})
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert trajkit("ingest", tmp_path / "log.jsonl", "-o", tmp_path / "s.parquet").returncode == 0
+    done = trajkit("score", tmp_path / "s.parquet", "--model", TINY, "--recheck", "0")
+    assert done.returncode == 0, done.stderr
+    assert "Scored 10 of 11 action tokens" in done.stdout
+    assert "tokens begin their sequence: nothing stands before them" in done.stdout
+    assert "3 tokens are not comparable: " in done.stdout
+    assert "no comparable log-probs of the sampler are recorded" in done.stdout
+    assert "the noise floor was not measured" in done.stdout
+    assert "tokenizer not compared" in done.stdout

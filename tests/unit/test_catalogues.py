@@ -11,6 +11,7 @@ import pytest
 from trajkit.drift.findings import DriftKind, Route
 from trajkit.errors import ERROR_CODES
 from trajkit.formats import FORMATS
+from trajkit.markup import MARKUPS
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "trajkit"
@@ -63,6 +64,12 @@ def test_every_format_has_fixtures_and_a_row_in_the_readme(name):
 def test_no_folder_of_fixtures_is_without_a_format():
     folders = {path.name for path in FORMAT_FIXTURES.iterdir()}
     assert folders == {entry.name for entry in FORMATS}
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in MARKUPS])
+def test_every_tag_profile_has_a_fixture_and_a_row_in_the_readme(name):
+    assert (FORMAT_FIXTURES / "flat" / f"{name}.jsonl").exists()
+    assert has_row(name), f"README.md has no table row for the tag profile {name}"
 
 
 @pytest.mark.parametrize("name", [*DriftKind, *Route])

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders import make_floats, make_step, make_trajectory
+from tests.builders import make_step, make_trajectory
 from trajkit.errors import InputError
 from trajkit.records import Segment, SegmentKind, Trajectory
 from trajkit.sequence import build_sequences, step_spans
@@ -167,19 +167,3 @@ def test_a_step_that_sampled_nothing_owns_an_empty_action():
     (sequence,) = build_sequences(make_trajectory([([1, 2], []), ([1, 2, 3], [4])]))
     assert [(p.action_start, p.action_end) for p in sequence.steps] == [(2, 2), (3, 4)]
     assert sequence.action_mask.tolist() == [False, False, False, True]
-
-
-def test_columns_of_actions_lie_along_the_tokens_with_nan_elsewhere():
-    trajectory = make_trajectory(
-        [([1], [2, 3]), ([1, 2, 3, 4], [5])],
-        rollout_logprobs=[[-1.0, None], [-3.0]],
-        values=[None, [0.5]],
-    )
-    (sequence,) = build_sequences(trajectory)
-    nan = np.nan
-    np.testing.assert_array_equal(
-        sequence.per_token("rollout_logprobs"), make_floats([nan, -1.0, nan, nan, -3.0])
-    )
-    np.testing.assert_array_equal(
-        sequence.per_token("values"), make_floats([nan, nan, nan, nan, 0.5])
-    )

@@ -8,6 +8,7 @@ import typer
 
 from trajkit import __version__
 from trajkit.cli.drift_check import drift_check
+from trajkit.cli.explain import explain
 from trajkit.cli.info import info
 from trajkit.cli.ingest import ingest
 from trajkit.cli.mask_view import mask_view
@@ -50,3 +51,4 @@ app.command("mask-view")(mask_view)
 app.command("score")(score)
 app.command("info")(info)
 app.command("schema")(schema)
+app.command("explain")(explain)

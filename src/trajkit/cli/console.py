@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -157,6 +157,14 @@ def _stdout_failed(problem: OSError) -> None:
     raise FileError(
         code, f"the output cannot be written: {problem.strerror}", place=Place(file="stdout")
     )
+
+
+def sampled_line(by_source: Mapping[str, int], n_steps: int) -> str:
+    """Return the first line of every report: how many steps hold what the sampler emitted."""
+    n_sampled, n_made = (by_source.get(name, 0) for name in ("sampled", "retokenized"))
+    share = n_sampled / n_steps if n_steps else 0.0
+    line = f"sampled ids: {n_sampled:,} of {n_steps:,} steps ({share:.1%})"
+    return line + (f", {n_made:,} retokenized" if n_made else "")
 
 
 def print_error(problem: TrajkitError) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trajkit.cli.console import Printer
+from trajkit.cli.console import Printer, sampled_line
 from trajkit.cli.options import (
     Colour,
     Data,
@@ -96,9 +96,7 @@ def _routes(names: Sequence[str]) -> list[Route]:
 
 
 def _print(printer: Printer, report: DriftReport) -> None:
-    share = report.sampled_share or 0.0
-    sampled = report.by_source["sampled"]
-    printer.line(f"sampled ids: {sampled:,} of {report.n_steps:,} steps ({share:.1%})")
+    printer.line(sampled_line(report.by_source, report.n_steps))
     printer.strong(_verdict(report))
     if not any(count.n_checked_steps for count in report.by_route.values()):
         return

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trajkit.cli.console import Printer
+from trajkit.cli.console import Printer, sampled_line
 from trajkit.cli.options import Colour, Data, Limit
 from trajkit.safe.text import shorten
 
@@ -25,8 +25,7 @@ def info(
             printer.json(facts)
             return
         n_steps, by_source = facts["n_steps"], facts["by_source"]
-        share = by_source["sampled"] / n_steps if n_steps else 0.0
-        printer.line(f"sampled ids: {by_source['sampled']:,} of {n_steps:,} steps ({share:.1%})")
+        printer.line(sampled_line(by_source, n_steps))
         sources = ", ".join(f"{n:,} {name}" for name, n in by_source.items() if n)
         rows = [
             ["table", f"{facts['table']} written by trajkit {facts['trajkit_version']}"],

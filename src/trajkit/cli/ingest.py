@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trajkit.cli.console import Printer
+from trajkit.cli.console import Printer, sampled_line
 from trajkit.cli.options import Colour, Force, Quiet, TokenizerPath
 from trajkit.errors import ExitCode, UsageProblem
 
 if TYPE_CHECKING:
-    from trajkit.ingestion.run import IngestReport
+    from trajkit.ingestion.report import IngestReport
 
 
 def ingest(
@@ -27,6 +27,15 @@ def ingest(
         str, typer.Option("--from", metavar="NAME", help="Input format, or auto.")
     ] = "auto",
     tokenizer: TokenizerPath = None,
+    retokenize: Annotated[
+        bool, typer.Option("--retokenize", help="Make ids from flat text with -t, and say so.")
+    ] = False,
+    markup: Annotated[
+        str | None,
+        typer.Option(
+            "--markup", metavar="NAME|FILE", help="Tag profile of flat text: a name or a .toml."
+        ),
+    ] = None,
     state: Annotated[
         Literal["auto", "full", "none"],
         typer.Option("--state", help="Write state_before: below 64 MiB a trajectory, or as told."),
@@ -48,9 +57,10 @@ def ingest(
 ) -> None:
     """Turn logs into one step-level Parquet dataset; raw action ids are kept as they are.
 
-    Reads per-call token records, Responses-style rows and chat message lists (.json, .jsonl, .gz,
-    .zst), and says which it took a file for. With -t, ids are checked against the vocabulary and
-    the text columns are filled.
+    Reads per-call token records, Responses-style rows, chat message lists and flat text with tags
+    (.json, .jsonl, .txt, .gz, .zst), and says which it took a file for. With -t, ids are checked
+    against the vocabulary and the text columns are filled; with --retokenize, ids are made from
+    flat text and are called retokenized ever after.
 
       trajkit ingest rollouts.jsonl -o steps.parquet -t ./tokenizer
     """
@@ -66,6 +76,8 @@ def ingest(
             None if dry_run else out,
             from_format=from_format,
             tokenizer=tokenizer,
+            retokenize=retokenize,
+            markup=markup,
             state=StatePolicy(state),
             on_error=OnError(on_error),
             limit=limit,
@@ -80,9 +92,7 @@ def ingest(
 
 
 def _print(printer: Printer, report: IngestReport) -> None:
-    sampled = report.by_source["sampled"]
-    share = sampled / report.n_steps if report.n_steps else 0.0
-    printer.line(f"sampled ids: {sampled:,} of {report.n_steps:,} steps ({share:.1%})")
+    printer.line(sampled_line(report.by_source, report.n_steps))
     verb = f"Wrote {report.out}:" if report.out else "Nothing written:"
     printer.line(
         f"{verb} {report.n_trajectories:,} trajectories, {report.n_steps:,} steps, "
@@ -94,6 +104,10 @@ def _print(printer: Printer, report: IngestReport) -> None:
     rows += [["format", f"{d.file}: {d.format} ({d.reason})"] for d in report.detected]
     told = ", ".join(f"{n:,} {name}" for name, n in sorted(report.by_source.items()))
     rows.append(["action ids", told or "none"])
+    if report.n_straddling_tokens:
+        rows.append(["straddling", f"{report.n_straddling_tokens:,} tokens"])
+    if report.n_control_text:
+        rows.append(["control text", f"{report.n_control_text:,} times in observations"])
     if report.n_states_left_out:
         rows.append(
             ["state_before", f"left out for {report.n_states_left_out:,} trajectories over 64 MiB"]

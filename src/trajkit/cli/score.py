@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trajkit.cli.console import Printer
+from trajkit.cli.console import Printer, sampled_line
 from trajkit.cli.options import Colour, Data, Force, Limit, Only, Quiet
 from trajkit.errors import ExitCode
-from trajkit.safe.text import shorten
+from trajkit.safe.text import shorten, visible
 
 
 def score(
@@ -25,7 +25,11 @@ def score(
     ] = "auto",
     loss: Annotated[
         list[str] | None,
-        typer.Option("--loss", metavar="NAME", help="Which losses; repeatable. Default: all."),
+        typer.Option(
+            "--loss",
+            metavar="NAME",
+            help="nll, reinforce, ppo_clip or grpo; repeatable. Default: all.",
+        ),
     ] = None,
     recheck: Annotated[
         int,
@@ -54,8 +58,7 @@ def score(
       trajkit score steps.parquet --model ./checkpoint -o scores.parquet
     """
     with Printer(colour=color, quiet=quiet) as printer:
-        if not quiet:
-            printer.note("loading torch and the checkpoint")
+        printer.progress_note("loading torch and the checkpoint")
         from trajkit.scoring import require_torch
 
         require_torch()
@@ -81,17 +84,28 @@ def score(
         else:
             _print(printer, facts)
     if report.exit_code is not ExitCode.CLEAN:
+        printer.note("exit 6: some trajectories have no numbers, see above")
         raise typer.Exit(report.exit_code)
 
 
 def _print(printer: Printer, facts: dict[str, Any]) -> None:
-    sampled = facts["by_source"]["sampled"]
-    share = facts["sampled_share"] or 0.0
-    printer.line(f"sampled ids: {sampled:,} of {facts['n_steps']:,} steps ({share:.1%})")
-    printer.line(
-        f"Scored {facts['n_trajectories']:,} trajectories, {facts['n_action_tokens']:,} action "
-        f"tokens, in {facts['n_forwards']:,} forwards of {facts['n_forwarded_tokens']:,} tokens "
-        f"(one forward a step: {facts['n_raw_tokens']:,})"
+    printer.line(sampled_line(facts["by_source"], facts["n_steps"]))
+    printer.strong(
+        f"Scored {facts['n_scored_tokens']:,} of {facts['n_action_tokens']:,} action tokens in "
+        f"{facts['n_scored_trajectories']:,} of {facts['n_trajectories']:,} trajectories"
+    )
+    model = facts["model"]
+    forwards = (
+        f"{facts['n_forwards']:,} of {facts['n_forwarded_tokens']:,} tokens in all "
+        f"(one a step would be {facts['n_raw_tokens']:,})"
+    )
+    checked = "tokenizer checked" if facts["tokenizer_checked"] else "tokenizer not compared"
+    printer.table(
+        [
+            ["checkpoint", f"{model['name']} {model['dtype']} on {model['device']}, {checked}"],
+            ["forwards", forwards],
+            *_left_out(facts),
+        ]
     )
     logprob = facts["logprob"]
     printer.line()
@@ -103,21 +117,48 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
             ["sequence mean", _number(logprob["sequence_mean"])],
         ],
         right="1",
+        head=True,
     )
     printer.line()
     rows = [["loss", "value", "numerator", "denominator", ""]]
     for name, value in facts["losses"].items():
         numbers = [_number(value[key]) for key in ("value", "numerator", "denominator")]
         rows.append([name, *numbers, _remark(value)])
-    printer.table(rows, right="123")
+    printer.table(rows, right="123", head=True)
     source = facts.get("advantage_source")
     if source is not None:
         printer.line(f"  advantages: {_ADVANTAGES[source]}")
     printer.line()
     _print_mismatch(printer, facts)
-    if out := facts.get("out"):
+    if facts.get("out"):
         printer.line()
-        printer.line(f"Wrote {out}")
+        printer.line(f"Wrote {visible(facts['out'])}")
+
+
+_STATUS = {
+    "no_action": "no ids were recorded",
+    "no_prompt": "no prompt was recorded",
+    "excluded": "excluded by the data",
+    "media": "in trajectories with media",
+    "nonfinite": "in trajectories whose logits are NaN or infinite",
+    "too_long": "in trajectories longer than the model's positions",
+}
+
+
+def _left_out(facts: dict[str, Any]) -> list[list[str]]:
+    """Return a row for each reason why steps or tokens have no number."""
+    rows = [
+        [f"{facts['by_status'][status]:,} steps left out", why]
+        for status, why in _STATUS.items()
+        if facts["by_status"].get(status)
+    ]
+    for key, why in (
+        ("n_first_token", "tokens begin their sequence: nothing stands before them"),
+        ("n_neg_inf", "tokens have probability 0 under the checkpoint: log-prob −inf"),
+    ):
+        if facts[key]:
+            rows.append([f"{facts[key]:,}", why])
+    return rows
 
 
 _ADVANTAGES = {
@@ -131,40 +172,46 @@ _ADVANTAGES = {
 def _remark(value: dict[str, Any]) -> str:
     if value.get("reason"):
         return str(value["reason"])
-    left_out = value["n_left_out"]
-    return f"{left_out:,} tokens without a baseline or log-prob left out" if left_out else ""
+    left_out = [f"{n:,} tokens without {_INPUTS[name]}" for name, n in value["left_out"].items()]
+    return "; ".join([*left_out, *([value["remark"]] if value.get("remark") else [])])
+
+
+_INPUTS = {
+    "logprobs": "a log-prob",
+    "rollout_logprobs": "a comparable log-prob of the sampler",
+    "advantages": "a baseline",
+    "returns": "a reward",
+}
 
 
 def _print_mismatch(printer: Printer, facts: dict[str, Any]) -> None:
     mismatch, floor = facts["mismatch"], facts["noise_floor"]
     if mismatch is None:
-        printer.line("sampler: the data record no log-probs to compare with")
+        printer.line("sampler: no log-probs to compare with")
         return
-    printer.table(
-        [
-            ["against the sampler's log-probs", "mean |Δ|", "p99 |Δ|", "max |Δ|", "k3", "tokens"],
-            [
-                "recorded − scored",
-                *(_small(mismatch[key]) for key in ("mean_abs", "p99_abs", "max_abs", "k3")),
-                f"{mismatch['n']:,}",
-            ],
-            [
-                "noise floor (scored step by step)",
-                _small(floor["mean_abs"]) if floor else "",
-                "",
-                _small(floor["max_abs"]) if floor else "not measured",
-                "",
-                f"{floor['n']:,}" if floor else "",
-            ],
-        ],
-        right="12345",
+    head = ["against the sampler's log-probs", "mean |Δ|", "p99 |Δ|", "max |Δ|", "k3", "tokens"]
+    rows = [head, ["scored − recorded", *_gap(mismatch)]]
+    rows.append(
+        ["noise floor (scored step by step)", *_gap(floor)] if floor else ["noise floor", *[""] * 5]
     )
+    printer.table(rows, right="12345", head=True)
+    if floor is None:
+        printer.line("  the noise floor was not measured (--recheck 0)")
     worst = mismatch.get("worst")
     if worst:
         printer.line(
             f"  worst: {shorten(worst['trajectory_id'], 60)} step {worst['step_index']} "
             f"action token {worst['action_position']}"
         )
+    if mismatch["n_not_recorded"]:
+        printer.line(f"  {mismatch['n_not_recorded']:,} tokens have no recorded log-prob")
+    for reason, n_tokens in mismatch["not_comparable"].items():
+        printer.line(f"  {n_tokens:,} tokens are not comparable: {reason}")
+
+
+def _gap(gap: dict[str, Any]) -> list[str]:
+    numbers = [_small(gap[key]) for key in ("mean_abs", "p99_abs", "max_abs", "k3")]
+    return [*numbers, f"{gap['n']:,}"]
 
 
 def _number(value: float | None) -> str:

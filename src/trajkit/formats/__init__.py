@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 from trajkit.errors import InputError, UsageProblem
-from trajkit.formats import messages, per_call, responses
+from trajkit.formats import flat, messages, per_call, responses
 from trajkit.formats.fields import kind_of
 from trajkit.formats.raw import Format, RawTrajectory
+from trajkit.markup import Markup
 from trajkit.safe.json import Record
 
-FORMATS: tuple[Format, ...] = (per_call.FORMAT, responses.FORMAT, messages.FORMAT)
+FORMATS: tuple[Format, ...] = (per_call.FORMAT, responses.FORMAT, messages.FORMAT, flat.FORMAT)
 """In the order in which they are tried: what carries ids comes first."""
 
 
-def format_named(name: str) -> Format:
+def formats_with(markup: Markup | None) -> tuple[Format, ...]:
+    """Return the formats, flat text read with the given tag profile."""
+    if markup is None:
+        return FORMATS
+    return tuple(flat.with_markup(markup) if f is flat.FORMAT else f for f in FORMATS)
+
+
+def format_named(name: str, formats: tuple[Format, ...] = FORMATS) -> Format:
     """Return the format of that name.
 
     Raises:
         UsageProblem: U103 with the names there are.
     """
-    for entry in FORMATS:
+    for entry in formats:
         if entry.name == name:
             return entry
     names = ", ".join(entry.name for entry in FORMATS)
     raise UsageProblem("U103", f"there is no format {name}", hint=f"--from takes auto or: {names}")
 
 
-def detect(record: Record) -> tuple[Format, str]:
+def detect(record: Record, formats: tuple[Format, ...] = FORMATS) -> tuple[Format, str]:
     """Return the first format that recognises a record, and the reason it gave.
 
     Raises:
         InputError: I402 when none does.
     """
-    for entry in FORMATS:
+    for entry in formats:
         reason = entry.sniff(record.value)
         if reason is not None:
             return entry, reason
@@ -50,4 +58,4 @@ def _told(value: object) -> str:
     return "an object " + (f"with the keys {', '.join(keys)}" if keys else "without keys")
 
 
-__all__ = ["FORMATS", "Format", "RawTrajectory", "detect", "format_named"]
+__all__ = ["FORMATS", "Format", "RawTrajectory", "detect", "format_named", "formats_with"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from trajkit.markup import FlatTrajectory
 from trajkit.records import Floats, Ids, Observation
 from trajkit.safe.json import Record
 
@@ -63,6 +64,8 @@ class RawTrajectory:
     messages_after: tuple[Any, ...] = ()
     """Messages after the last action, which no prompt holds; all of them where there is none."""
     extra: dict[str, Any] = field(default_factory=dict)
+    flat: FlatTrajectory | None = None
+    """The whole of it as one text, where the source keeps it so; its steps are these steps."""
     warnings: tuple[str, ...] = ()
 
 

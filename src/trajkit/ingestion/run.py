@@ -7,16 +7,19 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from trajkit.errors import InputError, Place, TrajkitError, UsageProblem
-from trajkit.formats import detect, format_named
-from trajkit.formats.raw import Format
+from trajkit.formats import detect, flat, format_named, formats_with
+from trajkit.formats.raw import Format, RawTrajectory
+from trajkit.ingestion.flat import FlatIds, encode_flat
+from trajkit.ingestion.report import Detected, IngestReport
 from trajkit.ingestion.steps import Source, to_trajectory
-from trajkit.records import ActionSource, Trajectory
+from trajkit.markup import Markup, load_markup
+from trajkit.records import Trajectory
 from trajkit.safe.files import (
     expand_sources,
     open_source,
@@ -24,8 +27,12 @@ from trajkit.safe.files import (
     same_file,
 )
 from trajkit.safe.json import BadRecord, Record, dumps, read_records
+from trajkit.safe.plain import is_text, read_text
+from trajkit.safe.unpack import SourceStream
 from trajkit.store.write import DatasetWriter, InputFile, Provenance, StatePolicy, is_one_file
 from trajkit.tokenizer import Tokenizer, load_tokenizer
+
+_NOT_MADE = "--retokenize makes ids from flat text: this has no ids, and keeps none"
 
 
 class OnError(StrEnum):
@@ -35,82 +42,14 @@ class OnError(StrEnum):
     QUARANTINE = "quarantine"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
-    """The format chosen for a file, and why."""
-
-    file: str
-    format: str
-    reason: str
-
-
-@dataclass(slots=True, kw_only=True)
-class IngestReport:
-    """What was read and what became of it; `n_read = n_written + n_quarantined` always holds."""
-
-    n_read: int = 0
-    n_written: int = 0
-    n_quarantined: int = 0
-    n_trajectories: int = 0
-    n_steps: int = 0
-    n_action_tokens: int = 0
-    n_states_left_out: int = 0
-    by_source: Counter[str] = field(default_factory=Counter)
-    by_format: Counter[str] = field(default_factory=Counter)
-    by_warning: Counter[str] = field(default_factory=Counter)
-    detected: list[Detected] = field(default_factory=list)
-    quarantine: str | None = None
-    out: str | None = None
-
-    @property
-    def format(self) -> str:
-        """Return the format's name, all names joined where files differ."""
-        return "+".join(sorted(self.by_format))
-
-    @property
-    def warnings(self) -> list[str]:
-        """Return what is odd but no error, with the number of records it was found in."""
-        return [
-            f"{sentence} ({n:,} {'record' if n == 1 else 'records'})"
-            for sentence, n in self.by_warning.items()
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as `--format json` prints it."""
-        sources = {source.value: self.by_source[source.value] for source in ActionSource}
-        return {
-            "schema": "trajkit.ingest/1",
-            "format": self.format,
-            "n_read": self.n_read,
-            "n_written": self.n_written,
-            "n_quarantined": self.n_quarantined,
-            "n_trajectories": self.n_trajectories,
-            "n_steps": self.n_steps,
-            "n_action_tokens": self.n_action_tokens,
-            "n_states_left_out": self.n_states_left_out,
-            "by_source": sources,
-            "by_format": dict(self.by_format),
-            "detected": [asdict(entry) for entry in self.detected],
-            "warnings": self.warnings,
-            "quarantine": self.quarantine,
-            "out": self.out,
-        }
-
-    def count(self, trajectory: Trajectory) -> None:
-        """Add one written trajectory."""
-        self.n_written += 1
-        self.n_trajectories += 1
-        self.n_steps += len(trajectory.steps)
-        self.n_action_tokens += trajectory.n_action_tokens
-        self.by_source.update(step.action_source.value for step in trajectory.steps)
-
-
 def ingest(  # noqa: PLR0913 - one argument an option of the command
     sources: Sequence[str],
     out: Path | str | None,
     *,
     from_format: str = "auto",
     tokenizer: Tokenizer | Path | str | None = None,
+    retokenize: bool = False,
+    markup: Markup | str | None = None,
     state: StatePolicy = StatePolicy.AUTO,
     on_error: OnError = OnError.STOP,
     limit: int | None = None,
@@ -123,6 +62,9 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
         out: a `.parquet` file or a folder; `None` reads and reports, and writes nothing.
         from_format: a name in `FORMATS`, or `auto`.
         tokenizer: checks ids against its vocabulary and fills the text columns.
+        retokenize: whether ids are made from flat text, and said to be.
+        markup: the tag profile that flat text is read with, or its name or TOML file; `None`
+            takes the one that a pair of tags confirms.
         state: when the derived column `state_before` is written.
         on_error: stop at a bad record, or set it aside.
         limit: how many records to read at most.
@@ -131,10 +73,19 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
     Raises:
         TrajkitError: nothing is published then.
     """
+    if retokenize and tokenizer is None:
+        raise UsageProblem(
+            "U103", "--retokenize needs a tokenizer", hint="give -t with the tokenizer's folder"
+        )
+    profile = load_markup(markup) if isinstance(markup, str) else markup
+    formats = formats_with(profile)
     job = _Job(
         files=expand_sources(sources),
         out=None if out is None else Path(out),
-        form=None if from_format == "auto" else format_named(from_format),
+        form=None if from_format == "auto" else format_named(from_format, formats),
+        formats=formats,
+        markup=profile,
+        retokenize=retokenize,
         tokenizer=load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer,
         state=state,
         on_error=on_error,
@@ -149,6 +100,9 @@ class _Job:
     files: list[Path]
     out: Path | None
     form: Format | None
+    formats: tuple[Format, ...]
+    markup: Markup | None
+    retokenize: bool
     tokenizer: Tokenizer | None
     state: StatePolicy
     on_error: OnError
@@ -157,7 +111,7 @@ class _Job:
     report: IngestReport = field(default_factory=IngestReport)
     ids: set[str] = field(default_factory=set)
     hashes: Counter[str] = field(default_factory=Counter)
-    seen_formats: set[tuple[str, str]] = field(default_factory=set)
+    seen_formats: set[tuple[str, ...]] = field(default_factory=set)
     inputs: list[InputFile] = field(default_factory=list)
     quarantine: BinaryIO | None = None
 
@@ -209,7 +163,7 @@ class _Job:
     def _read(self, file: Path, name: str, writer: DatasetWriter | None) -> Iterator[Trajectory]:
         n_bytes = 0
         with open_source(file) as stream:
-            for record in read_records(stream, name):
+            for record in self._records(stream, name):
                 if self._is_full:
                     self.inputs.append(InputFile(file=name, sha256=None, n_bytes=n_bytes))
                     return
@@ -227,6 +181,16 @@ class _Job:
                 InputFile(file=name, sha256=stream.sha256_hex(), n_bytes=stream.n_bytes)
             )
 
+    def _records(self, stream: SourceStream, name: str) -> Iterator[Record | BadRecord]:
+        if not is_text(name, stream.peek(4096)):
+            yield from read_records(stream, name)
+            return
+        for record in read_text(stream, name):
+            if isinstance(record, BadRecord):
+                yield record
+            else:
+                yield from flat.conversations(record, self.markup)
+
     def _trajectory(self, record: Record | BadRecord, name: str) -> Trajectory:
         if isinstance(record, BadRecord):
             raise record.error
@@ -234,18 +198,40 @@ class _Job:
         raw = form.read(record)
         trajectory_id = self._id_for(raw.trajectory_id, record)
         source = Source(format=form.name, file=name, record=record.index, place=record.place)
-        trajectory = to_trajectory(raw, trajectory_id, source, self.tokenizer)
+        made = self._ids_made(raw)
+        trajectory = to_trajectory(raw, trajectory_id, source, self.tokenizer, made)
         self.ids.add(trajectory_id)
         self.report.by_format[form.name] += 1
         self.report.by_warning.update(raw.warnings)
         return trajectory
 
+    def _ids_made(self, raw: RawTrajectory) -> FlatIds | None:
+        """Return ids made from a record's flat text, where that was asked for."""
+        if not self.retokenize or self.tokenizer is None or not raw.steps:
+            return None
+        if raw.flat is None:
+            if any(call.action_ids is None for call in raw.steps):
+                self.report.by_warning[_NOT_MADE] += 1
+            return None
+        made = encode_flat(raw.flat, self.tokenizer)
+        self.report.count_made(made)
+        return made
+
     def _format_of(self, record: Record, name: str) -> Format:
-        form, reason = (self.form, "asked for") if self.form is not None else detect(record)
-        if (name, form.name) not in self.seen_formats:
-            self.seen_formats.add((name, form.name))
+        form, reason = self._recognised(record)
+        profile = reason.partition(":")[0] if form.name == flat.FORMAT.name else ""
+        key = name, form.name, profile
+        if key not in self.seen_formats:
+            self.seen_formats.add(key)
             self.report.detected.append(Detected(file=name, format=form.name, reason=reason))
         return form
+
+    def _recognised(self, record: Record) -> tuple[Format, str]:
+        """Return the format of a record, and why it is taken for that."""
+        if self.form is None:
+            return detect(record, self.formats)
+        why = self.form.sniff(record.value) if self.form.name == flat.FORMAT.name else None
+        return self.form, "asked for" if why is None else f"asked for, {why}"
 
     def _id_for(self, given: str | None, record: Record) -> str:
         """Return the source's own id, or a hash of the record, numbered where records repeat."""
@@ -295,6 +281,8 @@ class _Job:
             options={
                 "from": "auto" if self.form is None else self.form.name,
                 "state": self.state.value,
+                "markup": None if self.markup is None else self.markup.name,
+                "retokenize": self.retokenize,
                 "on_error": self.on_error.value,
                 "limit": self.limit,
             },

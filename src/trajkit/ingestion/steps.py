@@ -10,6 +10,7 @@ import numpy as np
 
 from trajkit.errors import InputError, Place
 from trajkit.formats.raw import RawStep, RawTrajectory
+from trajkit.ingestion.flat import FlatIds, text_fields
 from trajkit.ingestion.prefix import Growth, PrefixTree
 from trajkit.ingestion.spelling import Speller
 from trajkit.records import (
@@ -40,7 +41,11 @@ class Source:
 
 
 def to_trajectory(
-    raw: RawTrajectory, trajectory_id: str, source: Source, tokenizer: Tokenizer | None
+    raw: RawTrajectory,
+    trajectory_id: str,
+    source: Source,
+    tokenizer: Tokenizer | None,
+    made: FlatIds | None = None,
 ) -> Trajectory:
     """Return the trajectory of a source record; ids are kept as they are.
 
@@ -49,11 +54,12 @@ def to_trajectory(
         trajectory_id: the source's id, or the one made for it.
         source: where it was read.
         tokenizer: names ids in text; without it the text columns stay null.
+        made: ids made from flat text, where that was asked for.
 
     Raises:
         InputError: I304 when the tokenizer does not know an id.
     """
-    builder = _Builder(raw, trajectory_id, source, tokenizer)
+    builder = _Builder(raw, trajectory_id, source, tokenizer, made)
     return Trajectory(trajectory_id=trajectory_id, steps=tuple(builder.steps()))
 
 
@@ -61,7 +67,12 @@ class _Builder:
     """The walk over one trajectory's calls: what was seen so far decides what each step adds."""
 
     def __init__(
-        self, raw: RawTrajectory, trajectory_id: str, source: Source, tokenizer: Tokenizer | None
+        self,
+        raw: RawTrajectory,
+        trajectory_id: str,
+        source: Source,
+        tokenizer: Tokenizer | None,
+        made: FlatIds | None,
     ) -> None:
         self._raw = raw
         self._id = trajectory_id
@@ -71,6 +82,8 @@ class _Builder:
         self._tree = PrefixTree()
         self._done: list[Step] = []
         self._n_messages = 0
+        self._made = made
+        self._texts = None if raw.flat is None else text_fields(raw.flat)
         self._has_step_rewards = any(call.reward is not None for call in raw.steps)
 
     def steps(self) -> Iterator[Step]:
@@ -91,20 +104,16 @@ class _Builder:
             **grown,
             **self._messages(call, goes_on=self._goes_on(grown)),
             is_terminal=is_last,
-            action_source=(ActionSource.NONE if call.action_ids is None else ActionSource.SAMPLED),
-            prompt_source=(PromptSource.NONE if call.prompt_ids is None else PromptSource.RECORDED),
-            action_tokens=call.action_ids,
             action_text=self._action_text(call),
             observation=call.observation,
             observations=call.observations,
             reward=self._reward(call, is_last=is_last),
             rewards=self._reward_parts(is_last=is_last),
-            is_truncated=_is_truncated(call.finish_reason),
             finish_reason=call.finish_reason,
             rollout_logprobs=call.logprobs,
             logprob_kind=None if call.logprobs is None else LogprobKind.UNKNOWN,
             tools_json=self._raw.tools_json if index == 0 else None,
-            extra_json=self._extra(call, is_first=index == 0, is_last=is_last),
+            extra_json=self._extra(index, call, is_last=is_last),
         )
 
     def _common(self, index: int) -> dict[str, Any]:
@@ -127,14 +136,27 @@ class _Builder:
 
     def _grown(self, index: int, call: RawStep) -> dict[str, Any]:
         """Return the prompt as parent, keep and delta, in ids and in text, with its segments."""
+        last = self._done[-1] if self._done else None
+        fields: dict[str, Any] = {
+            "parent": last if call.has_messages else None,
+            "action_source": ActionSource.NONE,
+            "prompt_source": PromptSource.NONE,
+            "is_truncated": _is_truncated(call.finish_reason),
+        }
+        if self._texts is not None:
+            ids = {} if self._made is None else self._made.steps[index]
+            return fields | {"parent": last} | self._texts[index] | ids
+        if call.action_ids is not None:
+            fields |= {"action_source": ActionSource.SAMPLED, "action_tokens": call.action_ids}
         if call.prompt_ids is None:
-            return {"parent": self._done[-1] if self._done and call.has_messages else None}
+            return fields
         action = _NOTHING if call.action_ids is None else call.action_ids
         growth = self._tree.add(index, call.prompt_ids, action)
         parent = None if growth.parent is None else self._done[growth.parent]
         delta = call.prompt_ids[growth.keep :]
-        fields: dict[str, Any] = {
+        fields |= {
             "parent": parent,
+            "prompt_source": PromptSource.RECORDED,
             "prompt_keep": growth.keep,
             "prompt_delta": delta,
             "prompt_len": len(call.prompt_ids),
@@ -221,12 +243,13 @@ class _Builder:
             return None
         return (RewardPart(name="trajectory", value=self._raw.reward, kind="outcome"),)
 
-    def _extra(self, call: RawStep, *, is_first: bool, is_last: bool) -> str | None:
-        """Return what nobody mapped, by where it stood: in the record, in the call, at the end."""
+    def _extra(self, index: int, call: RawStep, *, is_last: bool) -> str | None:
+        """Return what nobody mapped, by where it stood, and what is odd about ids made here."""
         found = {
-            "record": self._raw.extra if is_first else {},
+            "record": self._raw.extra if index == 0 else {},
             "call": call.extra,
             "messages_after": list(self._raw.messages_after) if is_last else [],
+            **({} if self._made is None else self._made.notes[index]),
         }
         known = {place: value for place, value in found.items() if value}
         return dumps(known) if known else None

@@ -28,6 +28,17 @@ def loss_names(losses: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
+def check_name(target: Path | None) -> None:
+    """Raise U103 when the output's name does not say what the file will be."""
+    if target is not None and target.suffix != ".parquet":
+        raise UsageProblem(
+            "U103",
+            "scores are written as Parquet: the output's name ends in .parquet",
+            place=Place(file=str(target)),
+            hint=f"-o {target.name.split('.')[0] or 'scores'}.parquet",
+        )
+
+
 def check_target(target: Path | None, dataset: Dataset) -> None:
     """Raise U102 when the output is a file of the data."""
     if target is not None and any(same_file(target, part) for part in dataset.parts):

@@ -21,6 +21,8 @@ from trajkit.scoring.checkpoint import Checkpoint
 
 _ATTENTION = ("sdpa", "eager")
 """Attention implementations in order of preference; the checkpoint has no say."""
+_CONSTRUCTION = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError)
+"""What constructors raise over a configuration's value that nothing has looked at before."""
 
 
 @contextmanager
@@ -97,6 +99,7 @@ def build_model(
 
     Raises:
         UsageProblem: U105 when the architecture needs a package that is not installed.
+        InputError: I201 when a constructor cannot work with a value of the configuration.
         NumericError: N102 when it cannot be built from this configuration and these tensors.
     """
     problem: Exception | None = None
@@ -116,6 +119,13 @@ def build_model(
             problem = found
         except ImportError as found:
             raise UsageProblem("U105", f"the model needs more: {found}", place=place) from found
+        except _CONSTRUCTION as found:
+            sentence = ": ".join([type(found).__name__, *str(found).strip().splitlines()[:1]])
+            raise InputError(
+                "I201",
+                f"no {kind.__name__} can be made from it: {sentence}",
+                place=Place(file=str(Path(place.file or "", "config.json"))),
+            ) from found
         except RuntimeError as found:
             reason = str(found).strip().splitlines()[0]
             raise NumericError("N102", f"the weights do not fit: {reason}", place=place) from found

@@ -67,14 +67,8 @@ def token_scores(
         UsageProblem: U106 when the GPU's memory is full.
     """
     check_ids(loaded, token_ids, place)
-    if loaded.max_positions is not None and len(token_ids) > loaded.max_positions:
-        raise NumericError(
-            "N103",
-            f"the sequence has {len(token_ids):,} tokens, {loaded.name} has "
-            f"{loaded.max_positions:,} positions",
-            place=place,
-            hint="longer sequences get log-probs without meaning; score a checkpoint made for them",
-        )
+    if not fits(loaded, len(token_ids)):
+        raise too_long(loaded, len(token_ids), place)
     try:
         return _scores(loaded, token_ids, targets, chunk_rows or _CHUNK_ROWS[loaded.device.type])
     except torch.OutOfMemoryError as problem:
@@ -98,6 +92,22 @@ def check_ids(loaded: LoadedModel, token_ids: Ids, place: Place | None) -> None:
             place=place,
             hint="the data were made with another tokenizer than this checkpoint's",
         )
+
+
+def fits(loaded: LoadedModel, n_tokens: int) -> bool:
+    """Return whether the model has a position for every token of a sequence."""
+    return loaded.max_positions is None or n_tokens <= loaded.max_positions
+
+
+def too_long(loaded: LoadedModel, n_tokens: int, place: Place | None) -> NumericError:
+    """Return the N103 of a sequence that does not fit."""
+    return NumericError(
+        "N103",
+        f"the sequence has {n_tokens:,} tokens, {loaded.name} has {loaded.max_positions:,} "
+        "positions",
+        place=place,
+        hint="longer sequences get log-probs without meaning; score a checkpoint made for them",
+    )
 
 
 @torch.inference_mode()

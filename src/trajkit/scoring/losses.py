@@ -14,8 +14,8 @@ are left out, never multiplied by zero: 0 * -inf is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
@@ -57,14 +57,18 @@ class LossValue:
     Attributes:
         value: numerator / denominator; `None` when no token is kept.
         n_left_out: tokens of `loss_mask` at which an input is unknown.
+        left_out: of those, how many lack each input; a token that lacks two is in both counts.
         reason: why there is no value.
+        remark: what the value must not be taken for.
     """
 
     value: float | None
     numerator: float | None
     denominator: int
     n_left_out: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
     reason: str | None = None
+    remark: str | None = None
 
 
 class Mean(StrEnum):
@@ -89,23 +93,33 @@ def evaluate(loss: Loss, inputs: LossInputs) -> LossValue:
     """Return the loss over the kept tokens; no value, and a reason, when there are none."""
     keep = _kept(loss, inputs)
     n_left_out = int(inputs.loss_mask.sum() - keep.sum())
+    left_out = {
+        name: n
+        for name in ("logprobs", *loss.needs)
+        if (n := int((inputs.loss_mask & ~_known(inputs, name)).sum()))
+    }
     if not keep.any():
         return LossValue(
             value=None,
             numerator=None,
             denominator=0,
             n_left_out=n_left_out,
+            left_out=left_out,
             reason=_reason(loss, inputs),
         )
     kept = _select(inputs, keep)
     values, _ = loss.terms(kept)
     weights, denominator = _weights(loss.mean, kept.trajectory)
-    numerator = float((weights * values).sum())
+    terms = weights * values
+    numerator = float(terms.sum())
+    is_noise = abs(numerator) < _NOISE * float(np.abs(terms).sum()) and _is_on_policy(loss, kept)
     return LossValue(
         value=numerator / denominator,
         numerator=numerator,
         denominator=denominator,
         n_left_out=n_left_out,
+        left_out=left_out,
+        remark=_ZERO if is_noise else None,
     )
 
 
@@ -184,12 +198,33 @@ _MISSING = {
 }
 
 
+_NOISE = 1e-6
+"""A sum this small beside the sum of its terms' sizes is what rounding leaves of 0."""
+_ON_POLICY = 1e-3
+"""Nats by which log-probs of one policy differ between two programs in fp32, at most."""
+_ZERO = "zero up to rounding: the ratios are 1 and the advantages sum to 0"
+
+
+def _is_on_policy(loss: Loss, kept: LossInputs) -> bool:
+    """Return whether a loss of ratios has a ratio of 1 wherever an advantage counts it."""
+    if not {"rollout_logprobs", "advantages"} <= set(loss.needs):
+        return False
+    counted = _column(kept.advantages) != 0.0
+    gap = kept.logprobs[counted] - _column(kept.rollout_logprobs)[counted]
+    return bool((np.abs(gap) < _ON_POLICY).all())
+
+
 def _kept(loss: Loss, inputs: LossInputs) -> Mask:
-    keep = inputs.loss_mask & ~np.isnan(inputs.logprobs)
+    keep = inputs.loss_mask & _known(inputs, "logprobs")
     for name in loss.needs:
-        column: F64 | None = getattr(inputs, name)
-        keep = keep & (False if column is None else ~np.isnan(column))
+        keep = keep & _known(inputs, name)
     return keep
+
+
+def _known(inputs: LossInputs, name: str) -> Mask:
+    """Return [N] where an input is known."""
+    column: F64 | None = getattr(inputs, name)
+    return np.zeros_like(inputs.loss_mask) if column is None else ~np.isnan(column)
 
 
 def _select(inputs: LossInputs, keep: Mask) -> LossInputs:
@@ -212,8 +247,7 @@ def _reason(loss: Loss, inputs: LossInputs) -> str:
     if not inputs.loss_mask.any():
         return "no token counts"
     for name in loss.needs:
-        column: F64 | None = getattr(inputs, name)
-        if column is None or bool(np.isnan(column[inputs.loss_mask]).all()):
+        if not _known(inputs, name)[inputs.loss_mask].any():
             return _MISSING[name]
     return "no token has every input"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,24 @@ class Gap:
     k3: float | None
     share_outside: float | None
     worst: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFloor:
+    """How far two exact ways of computing the same log-probs lie apart: sharing a pass, or not.
+
+    Attributes:
+        gap: log-probs of a step's own pass against those of the shared one.
+        n_forwards: passes that were made to measure it.
+    """
+
+    gap: Gap
+    n_forwards: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: the figures that stand beside a mismatch."""
+        names = ("n", "mean_abs", "p99_abs", "max_abs", "k3")
+        return {name: getattr(self.gap, name) for name in names}
 
 
 def measure_gap(logprobs: F64 | Floats, rollout_logprobs: F64 | Floats) -> Gap:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def load_model(path: Path | str, *, device: str = "auto", dtype: str = "auto") -
         dtype: `auto` is the checkpoint's own on a GPU and `fp32` on the CPU.
 
     Raises:
-        UsageProblem: U103 unknown or quantised, U106 no such device, or it is full.
+        UsageProblem: U103 unknown, or weights are not floats; U106 no such device, or it is full.
         FileError, InputError, RefusedError: see `open_checkpoint`.
         NumericError: N102 weights missing, of another shape, not finite, or of other layers; N104
             an architecture whose logits cannot be had exactly.
@@ -122,9 +123,11 @@ def _chosen_dtype(
     """Return the dtype to load in: the one asked for, else the one most weights are stored in."""
     stored: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() or tensor.is_complex():
             stored[tensor.dtype] += tensor.numel()
-    odd = [str(kind).removeprefix("torch.") for kind in stored if kind.itemsize < 2]
+    odd = [
+        str(kind).removeprefix("torch.") for kind in stored if kind.itemsize < 2 or kind.is_complex
+    ]
     if odd:
         raise UsageProblem(
             "U103",
@@ -163,6 +166,7 @@ def _load(
     """
     kind, config = architecture_of(checkpoint, place)
     model, report = build_model(kind, config, tensors, dtype, place)
+    _check_floating(model, tensors, frozenset(report["unexpected_keys"]), place)
     missing, mismatched = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
     if missing:
         raise NumericError("N102", f"the checkpoint lacks {_named(missing)}", place=place)
@@ -175,6 +179,30 @@ def _load(
     _check_layers(model, unused, place)
     _check_finite(model, tensors, place)
     return model.eval(), unused
+
+
+def _check_floating(
+    model: Any, stored: Mapping[str, torch.Tensor], unused: Collection[str], place: Place
+) -> None:
+    """Raise when a tensor that is not of floats was cast into a weight: quantised, or packed.
+
+    Integers that the model keeps as integers (positions, masks) and those it leaves out are fine.
+    """
+    whole = tuple(n for n, buffer in model.named_buffers() if not buffer.is_floating_point())
+    left_out = tuple(model._keys_to_ignore_on_load_unexpected or ())  # noqa: SLF001
+    for name, tensor in stored.items():
+        if tensor.is_floating_point() or name in unused:
+            continue
+        is_buffer = any(f".{own}".endswith(f".{name}") or name.endswith(f".{own}") for own in whole)
+        if not is_buffer and not any(re.search(pattern, name) for pattern in left_out):
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise UsageProblem(
+                "U103",
+                f"--model holds {dtype} where a weight is wanted: {name}; only fp32, bf16 and fp16 "
+                "are scored",
+                place=place,
+                hint="dequantise it first, and save the result with save_pretrained",
+            )
 
 
 def _check_layers(model: Any, unused: tuple[str, ...], place: Place) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 from trajkit.errors import ExitCode
 from trajkit.scoring.advantages import AdvantageSource
 from trajkit.scoring.losses import LossValue
-from trajkit.scoring.mismatch import Gap
-from trajkit.scoring.steps import NoiseFloor
+from trajkit.scoring.mismatch import Gap, NoiseFloor
 from trajkit.scoring.tokens import TokenPlace
 
 SCHEMA = "trajkit.score/1"
@@ -86,9 +85,17 @@ class Counts:
         n_scored_tokens: those with a log-prob; the sums are over these.
         n_neg_inf: scored tokens to which the checkpoint gives probability 0.
         n_nonfinite: trajectories whose logits are NaN or +inf.
-        n_forwarded_tokens: ids the model read; `n_raw_tokens` with one pass per step.
-        n_without_baseline: trajectories whose reward is the only one in its group: no advantage.
+        n_too_long: trajectories longer than the model's positions; neither is scored.
+        n_forwards: passes that scored; those at loading, which find the head, are in no count.
+        n_recheck_forwards: passes that measured the noise floor.
+        n_forwarded_tokens: ids the model read to score; `n_raw_tokens` with one pass per step.
+        n_without_baseline: trajectories whose reward is the only one in its group, or whose group
+            is unknown: no advantage.
         n_without_reward: scored trajectories whose reward is unknown.
+        n_groups: groups that advantages were made from, each with its scored members of known
+            reward; members that were not selected or not scored are not in the baseline.
+        n_recorded_advantages_ignored: scored tokens whose recorded advantage is not used, because
+            other tokens have none.
     """
 
     n_trajectories: int
@@ -100,11 +107,15 @@ class Counts:
     n_forwarded_tokens: int
     n_raw_tokens: int
     n_forwards: int
+    n_recheck_forwards: int
     n_first_token: int
     n_neg_inf: int
     n_nonfinite: int
+    n_too_long: int
     n_without_baseline: int
     n_without_reward: int
+    n_groups: int
+    n_recorded_advantages_ignored: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +127,7 @@ class ScoreReport:
         by_source: steps by `action_source`; `by_status`: steps by what became of them.
         tokenizer_checked: whether DATA's tokenizer was compared with the checkpoint's.
         advantage_source: `None` when there are no advantages.
+        group_sizes: members of the smallest and of the largest of `n_groups`, `None` without any.
         mismatch: `None` when DATA records no log-probs.
         out: the scores file, `None` when none was asked for.
     """
@@ -129,14 +141,16 @@ class ScoreReport:
     logprob: LogprobSums
     losses: Mapping[str, LossValue]
     advantage_source: AdvantageSource | None
+    group_sizes: tuple[int, int] | None
     mismatch: Mismatch | None
     noise_floor: NoiseFloor | None
     out: str | None
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return 6 when a trajectory's logits were not finite, else 0."""
-        return ExitCode.NUMERIC if self.counts.n_nonfinite else ExitCode.CLEAN
+        """Return 6 when a trajectory's logits were not finite, or it was too long; else 0."""
+        failed = self.counts.n_nonfinite or self.counts.n_too_long
+        return ExitCode.NUMERIC if failed else ExitCode.CLEAN
 
     @property
     def nll(self) -> float | None:
@@ -146,7 +160,7 @@ class ScoreReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; a number that is infinite is null there, counted in `n_neg_inf`."""
-        mismatch = None if self.mismatch is None else self.mismatch.to_dict()
+        sizes = self.group_sizes
         full = {
             "schema": SCHEMA,
             "sampled_share": self.sampled_share,
@@ -159,8 +173,9 @@ class ScoreReport:
             "nll": self.nll,
             "losses": {name: _loss(value) for name, value in self.losses.items()},
             "advantage_source": self.advantage_source,
-            "mismatch": mismatch,
-            "noise_floor": None if self.noise_floor is None else asdict(self.noise_floor),
+            "group_sizes": None if sizes is None else {"min": sizes[0], "max": sizes[1]},
+            "mismatch": None if self.mismatch is None else self.mismatch.to_dict(),
+            "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
             "out": self.out,
         }
         finite: dict[str, Any] = _finite(full)
@@ -169,8 +184,9 @@ class ScoreReport:
 
 def _loss(value: LossValue) -> dict[str, Any]:
     fields = asdict(value)
-    if value.reason is None:
-        del fields["reason"]
+    for name in ("reason", "remark"):
+        if fields[name] is None:
+            del fields[name]
     if value.value is not None and math.isinf(value.value):
         fields["reason"] = "infinite: an action token has probability 0"
     return fields

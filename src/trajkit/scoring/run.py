@@ -11,24 +11,25 @@ from typing import Any
 
 import torch
 
-from trajkit.errors import NumericError, UsageProblem
+from trajkit.errors import NumericError, Place, UsageProblem
 from trajkit.records import ActionSource, Trajectory
 from trajkit.safe.files import publish
 from trajkit.scoring.advantages import token_advantages
-from trajkit.scoring.guards import check_target, check_tokenizer, demand_sampled, loss_names
+from trajkit.scoring.guards import (
+    check_name,
+    check_target,
+    check_tokenizer,
+    demand_sampled,
+    loss_names,
+)
 from trajkit.scoring.library import quiet_transformers
+from trajkit.scoring.logprobs import too_long
+from trajkit.scoring.mismatch import NoiseFloor
 from trajkit.scoring.model import LoadedModel, load_model
 from trajkit.scoring.report import Counts, ModelFacts, ScoreReport
-from trajkit.scoring.steps import (
-    NoiseFloor,
-    ScoredTrajectory,
-    Status,
-    StepScores,
-    measure_noise,
-    score_trajectory,
-)
+from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores, scores_table
+from trajkit.scoring.steps import measure_noise, score_trajectory
 from trajkit.scoring.summary import logprob_sums, loss_values, mismatch_of
-from trajkit.scoring.table import scores_table
 from trajkit.scoring.tokens import TokenCollector, sampled_ids
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
 from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
@@ -55,6 +56,9 @@ def score(  # noqa: PLR0913 - one argument an option of the command
 ) -> ScoreReport:
     """Return what a checkpoint says about the recorded actions: one forward pass per sequence.
 
+    A trajectory longer than the model's positions, or whose logits are not finite, has no numbers;
+    the run goes on, and the report's `exit_code` says so.
+
     Args:
         data: step records.
         model: a checkpoint folder, or one that `load_model` returned (`device` and `dtype` are
@@ -74,11 +78,13 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         UsageProblem: U101 to U103, U105 to U107.
         InputError: I202 a step is not sampled, I304 an id outside the vocabulary, T102 another
             tokenizer's data; what `open_dataset` and `load_model` raise.
-        NumericError: N103 a sequence is too long, N104 two passes disagree, N105 nothing to score.
+        NumericError: N104 two passes disagree; when there is nothing to score, N103 if a sequence
+            is too long, else N105.
     """
     names = loss_names(losses)
-    dataset = data if isinstance(data, Dataset) else open_dataset(data)
     target = None if out is None else Path(out)
+    check_name(target)
+    dataset = data if isinstance(data, Dataset) else open_dataset(data)
     check_target(target, dataset)
     with ExitStack() as stack:
         sink = None
@@ -123,6 +129,7 @@ class _Run:
         self._by_source: Counter[str] = Counter()
         self._by_status: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
+        self._too_long: ScoredTrajectory | None = None
         self.n_steps = 0
 
     def add(self, trajectory: Trajectory) -> None:
@@ -136,11 +143,14 @@ class _Run:
             n_trajectories=1,
             n_scored_trajectories=Status.OK in statuses,
             n_nonfinite=Status.NONFINITE in statuses,
+            n_too_long=Status.TOO_LONG in statuses,
             n_action_tokens=sum(int(sampled_ids(step).sum()) for step in trajectory.steps),
             n_forwards=scored.n_forwards,
             n_forwarded_tokens=scored.n_forwarded_tokens,
             n_raw_tokens=scored.n_raw_tokens,
         )
+        if Status.TOO_LONG in statuses and self._too_long is None:
+            self._too_long = scored
         self._tokens.add(scored)
         self._remember_for_recheck(scored)
         if self._sink is not None:
@@ -155,6 +165,10 @@ class _Run:
             raise UsageProblem("U107", f"no trajectory is named {', '.join(sorted(only)[:3])}")
         if self._tokens.n_tokens or self._totals["n_nonfinite"]:
             return
+        if self._too_long is not None:
+            first = self._too_long.trajectory
+            place = Place(file=first.steps[0].source_file, trajectory_id=first.trajectory_id)
+            raise too_long(self._loaded, self._too_long.n_longest, place)
         found = ", ".join(f"{n} {status}" for status, n in sorted(self._by_status.items()))
         raise NumericError(
             "N105",
@@ -175,6 +189,7 @@ class _Run:
             self._noise = measure_noise(self._loaded, self._to_recheck)
         tokens = self._tokens.finish()
         advantages = token_advantages(tokens)
+        sizes = advantages.group_sizes
         n_sampled = self._by_source[ActionSource.SAMPLED]
         return ScoreReport(
             counts=Counts(
@@ -186,6 +201,9 @@ class _Run:
                 n_neg_inf=self._tokens.n_neg_inf,
                 n_without_baseline=advantages.n_without_baseline,
                 n_without_reward=advantages.n_without_reward,
+                n_groups=len(sizes),
+                n_recorded_advantages_ignored=advantages.n_recorded_ignored,
+                n_recheck_forwards=0 if self._noise is None else self._noise.n_forwards,
             ),
             sampled_share=n_sampled / self.n_steps if self.n_steps else None,
             by_source=dict(self._by_source),
@@ -195,6 +213,7 @@ class _Run:
             logprob=logprob_sums(tokens),
             losses=loss_values(tokens, advantages, names),
             advantage_source=advantages.source,
+            group_sizes=(min(sizes), max(sizes)) if sizes else None,
             mismatch=mismatch_of(tokens, self._tokens.not_comparable),
             noise_floor=self._noise,
             out=None if target is None else str(target),
@@ -212,7 +231,8 @@ class _Run:
             self._rows, self._n_pending = [], 0
 
     def _remember_for_recheck(self, scored: ScoredTrajectory) -> None:
-        if self._noise is not None or not any(row.logprobs is not None for row in scored.steps):
+        has_numbers = any(row.logprobs is not None and len(row.logprobs) for row in scored.steps)
+        if self._noise is not None or not has_numbers:
             return
         if len(self._to_recheck) < self._recheck:
             self._to_recheck.append(scored)
@@ -222,8 +242,8 @@ class _Run:
 
 
 _TOTALS = (
-    "n_trajectories", "n_scored_trajectories", "n_nonfinite", "n_action_tokens", "n_forwards",
-    "n_forwarded_tokens", "n_raw_tokens",
+    "n_trajectories", "n_scored_trajectories", "n_nonfinite", "n_too_long", "n_action_tokens",
+    "n_forwards", "n_forwarded_tokens", "n_raw_tokens",
 )  # fmt: skip
 
 

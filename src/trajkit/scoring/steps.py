@@ -3,75 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from trajkit.errors import NumericError, Place
-from trajkit.records import Floats, Ids, Step, Trajectory
-from trajkit.scoring.logprobs import Positions, TokenScores, check_ids, token_scores
-from trajkit.scoring.mismatch import measure_gap
+from trajkit.records import Floats, Ids, Step, Trajectory, read_only
+from trajkit.scoring.logprobs import Positions, TokenScores, check_ids, fits, token_scores
+from trajkit.scoring.mismatch import NoiseFloor, measure_gap
 from trajkit.scoring.model import LoadedModel
+from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores
 from trajkit.sequence import SequenceStep, TokenSequence, build_sequences
 
+_Pass: TypeAlias = tuple[TokenSequence, list[SequenceStep]]
+"""A sequence and the steps one forward pass over it scores, ascending."""
 
-class Status(StrEnum):
-    """What became of a step; only `OK` has numbers."""
-
-    OK = "ok"
-    NO_ACTION = "no_action"
-    NO_PROMPT = "no_prompt"
-    EXCLUDED = "excluded"
-    MEDIA = "media"
-    NONFINITE = "nonfinite"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepScores:
-    """What the model says about a step's action.
-
-    Attributes:
-        logprobs: [A] float32 nats, NaN for a token at position 0; `None` unless `OK`.
-        entropy: [A] float32 nats; NaN and `None` as above.
-        rank: [A] int32; meaningless where log-prob is NaN, `None` as above.
-    """
-
-    step: Step
-    status: Status
-    logprobs: Floats | None = None
-    entropy: Floats | None = None
-    rank: Ids | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ScoredTrajectory:
-    """A trajectory's steps with their scores, and what they cost.
-
-    Attributes:
-        n_forwarded_tokens: ids the model read.
-        n_raw_tokens: ids it would have read with one pass per step.
-    """
-
-    trajectory: Trajectory
-    steps: tuple[StepScores, ...]
-    n_forwards: int
-    n_forwarded_tokens: int
-    n_raw_tokens: int
+_NO_FLOATS: Floats = np.empty(0, dtype=np.float32)
+_NO_IDS: Ids = read_only(np.empty(0, dtype=np.int32))
 
 
 def score_trajectory(loaded: LoadedModel, trajectory: Trajectory) -> ScoredTrajectory:
     """Return the scores of every step, in the trajectory's order.
 
     A trajectory with NaN or +inf among the logits of a scored row loses all its numbers
-    (`NONFINITE`): the rest of the same pass cannot be trusted either.
+    (`NONFINITE`): the rest of the same pass cannot be trusted either. One that needs a pass longer
+    than the model's positions gets none (`TOO_LONG`), and the model is not asked.
 
     Raises:
-        InputError, NumericError, UsageProblem: see `token_scores`.
+        InputError, UsageProblem: see `token_scores`.
     """
     statuses = _statuses(trajectory)
     passes = list(_passes(loaded, trajectory, statuses))
+    _check_ids(loaded, passes)
+    n_longest = max((group[-1].action_end for _, group in passes), default=0)
+    if not fits(loaded, n_longest):
+        rows, passes = _without_numbers(trajectory, statuses, Status.TOO_LONG), []
+    else:
+        rows = _rows(loaded, trajectory, statuses, passes)
+    places = [place for _, group in passes for place in group]
+    return ScoredTrajectory(
+        trajectory=trajectory,
+        steps=rows,
+        n_forwards=len(passes),
+        n_forwarded_tokens=sum(group[-1].action_end for _, group in passes),
+        n_raw_tokens=sum(place.step.sequence_len or 0 for place in places),
+        n_longest=n_longest,
+    )
+
+
+def _rows(
+    loaded: LoadedModel, trajectory: Trajectory, statuses: Sequence[Status], passes: Sequence[_Pass]
+) -> tuple[StepScores, ...]:
+    """Return a row for each step, after all passes."""
     done: dict[int, StepScores] = {}
     is_finite = True
     for sequence, places in passes:
@@ -79,24 +63,30 @@ def score_trajectory(loaded: LoadedModel, trajectory: Trajectory) -> ScoredTraje
         is_finite &= not scores.n_nonfinite
         for place, part in zip(places, _split(scores, places), strict=True):
             done[place.step.step_index] = part
-    rows = [
-        done.get(step.step_index, StepScores(step=step, status=status))
-        for step, status in zip(trajectory.steps, statuses, strict=True)
-    ]
     if not is_finite:
-        rows = [
-            replace(row, status=Status.NONFINITE, logprobs=None, entropy=None, rank=None)
-            if row.status is Status.OK
-            else row
-            for row in rows
-        ]
-    places = [place for _, group in passes for place in group]
-    return ScoredTrajectory(
-        trajectory=trajectory,
-        steps=tuple(rows),
-        n_forwards=len(passes),
-        n_forwarded_tokens=sum(group[-1].action_end for _, group in passes),
-        n_raw_tokens=sum(place.step.sequence_len or 0 for place in places),
+        return _without_numbers(trajectory, statuses, Status.NONFINITE)
+    return tuple(
+        done.get(step.step_index) or _row_without_pass(step, status)
+        for step, status in zip(trajectory.steps, statuses, strict=True)
+    )
+
+
+def _row_without_pass(step: Step, status: Status) -> StepScores:
+    """Return the row of a step no pass was made for: null, but `[]` for an action without ids."""
+    if status is not Status.OK:
+        return StepScores(step=step, status=status)
+    return StepScores(
+        step=step, status=status, logprobs=_NO_FLOATS, entropy=_NO_FLOATS, rank=_NO_IDS
+    )
+
+
+def _without_numbers(
+    trajectory: Trajectory, statuses: Sequence[Status], why: Status
+) -> tuple[StepScores, ...]:
+    """Return rows of nulls; steps that had been scored otherwise say why they are not."""
+    return tuple(
+        StepScores(step=step, status=why if status is Status.OK else status)
+        for step, status in zip(trajectory.steps, statuses, strict=True)
     )
 
 
@@ -127,7 +117,7 @@ def _status(step: Step) -> Status:
 
 def _passes(
     loaded: LoadedModel, trajectory: Trajectory, statuses: Sequence[Status]
-) -> Iterator[tuple[TokenSequence, list[SequenceStep]]]:
+) -> Iterator[_Pass]:
     """Yield each forward pass: a sequence and the steps it scores, ascending.
 
     One per sequence, unless the model reads long sequences with other rotary frequencies: then the
@@ -151,11 +141,15 @@ def _passes(
         yield from ((sequence, group) for group in groups if group)
 
 
+def _check_ids(loaded: LoadedModel, passes: Sequence[_Pass]) -> None:
+    for sequence, places in passes:
+        for place in places:
+            check_ids(loaded, sequence.token_ids[place.start : place.action_end], place.step.place)
+
+
 def _run_pass(
     loaded: LoadedModel, sequence: TokenSequence, places: Sequence[SequenceStep]
 ) -> TokenScores:
-    for place in places:
-        check_ids(loaded, sequence.token_ids[place.start : place.action_end], place.step.place)
     targets: list[Positions] = [
         np.arange(place.action_start, place.action_end, dtype=np.int64) for place in places
     ]
@@ -180,20 +174,6 @@ def _split(scores: TokenScores, places: Sequence[SequenceStep]) -> Iterator[Step
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseFloor:
-    """How far two exact ways of computing the same log-probs lie apart: sharing a pass, or not.
-
-    Attributes:
-        n: tokens compared.
-        mean_abs, max_abs: nats; `None` when nothing was compared.
-    """
-
-    n: int = 0
-    mean_abs: float | None = None
-    max_abs: float | None = None
-
-
 MAX_NOISE_FP32 = 1e-3
 """Nats by which the two ways may differ in fp32; deep models measure below a tenth of this."""
 
@@ -210,10 +190,8 @@ def measure_noise(loaded: LoadedModel, scored: Sequence[ScoredTrajectory]) -> No
         for row in trajectory.steps
         if row.logprobs is not None and len(row.logprobs)
     ]
-    if not rows:
-        return NoiseFloor()
-    alone = np.concatenate([score_step_alone(loaded, row.step).logprobs for row in rows])
-    shared = np.concatenate([row.logprobs for row in rows if row.logprobs is not None])
+    alone = _joined(score_step_alone(loaded, row.step).logprobs for row in rows)
+    shared = _joined(row.logprobs for row in rows if row.logprobs is not None)
     gap = measure_gap(alone, shared)
     same_nulls = np.array_equal(np.isnan(alone), np.isnan(shared))
     worst = (gap.max_abs or 0.0) if same_nulls and not gap.n_infinite else math.inf
@@ -225,4 +203,8 @@ def measure_noise(loaded: LoadedModel, scored: Sequence[ScoredTrajectory]) -> No
             place=Place(trajectory_id=ids),
             hint="the model's numbers depend on what follows an action; --recheck 0 shows them",
         )
-    return NoiseFloor(n=gap.n, mean_abs=gap.mean_abs, max_abs=gap.max_abs)
+    return NoiseFloor(gap=gap, n_forwards=len(rows))
+
+
+def _joined(parts: Iterable[Floats]) -> Floats:
+    return np.concatenate([_NO_FLOATS, *parts])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from trajkit.records import Floats, Mask, Step, Trajectory
 from trajkit.scoring.losses import F64
 from trajkit.scoring.mismatch import not_comparable
-from trajkit.scoring.steps import ScoredTrajectory, StepScores
+from trajkit.scoring.scored import ScoredTrajectory, StepScores
 
-Group: TypeAlias = tuple[str, str]
+GroupKind: TypeAlias = Literal["group_id", "first_prompt"]
+Group: TypeAlias = tuple[GroupKind, str]
 """What the trajectories of one group share: the name of it, and its value."""
 
 
@@ -43,7 +44,9 @@ class ScoredTokens:
         position: [N] int32 index in its action.
         step: [N] int32 index into the per-step columns.
         step_trajectory, step_index: [S]; `step_comparable`: [S] whether recorded log-probs are.
-        trajectory_ids, returns, groups: [M]; a return is NaN where no reward is known.
+        trajectory_ids, returns, groups: [M]; a return is NaN where no reward is known, a group is
+            `None` where it is unknown.
+        n_recorded_advantages: tokens with a recorded advantage.
     """
 
     logprobs: Floats
@@ -56,7 +59,8 @@ class ScoredTokens:
     step_comparable: Mask
     trajectory_ids: tuple[str, ...]
     returns: F64
-    groups: tuple[Group, ...]
+    groups: tuple[Group | None, ...]
+    n_recorded_advantages: int
 
     @property
     def trajectory(self) -> NDArray[np.int64]:
@@ -90,8 +94,9 @@ class TokenCollector:
         self.not_comparable: Counter[str] = Counter()
         self._columns: tuple[list[NDArray[np.generic]], ...] = ([], [], [], [], [])
         self._steps: list[tuple[int, int, bool]] = []
-        self._trajectories: list[tuple[str, float, Group]] = []
+        self._trajectories: list[tuple[str, float, Group | None]] = []
         self._has_advantages = True
+        self._n_advantages = 0
 
     def add(self, scored: ScoredTrajectory) -> None:
         """Take the action tokens of a trajectory's scored steps."""
@@ -123,8 +128,9 @@ class TokenCollector:
         why = not_comparable(step)
         if why is not None:
             self.not_comparable[why] += int((~np.isnan(recorded[keep])).sum())
-        advantages = _or_nan(step.advantages if self._has_advantages else None, len(logprobs))
-        if np.isnan(advantages[keep]).any():
+        advantages = _or_nan(step.advantages, len(logprobs))
+        self._n_advantages += int((~np.isnan(advantages[keep])).sum())
+        if self._has_advantages and np.isnan(advantages[keep]).any():
             self._has_advantages = False
             self._columns[2].clear()
         columns = (
@@ -158,6 +164,7 @@ class TokenCollector:
             trajectory_ids=tuple(name for name, _, _ in self._trajectories),
             returns=np.array([reward for _, reward, _ in self._trajectories], dtype=np.float64),
             groups=tuple(group for _, _, group in self._trajectories),
+            n_recorded_advantages=self._n_advantages,
         )
 
 
@@ -170,12 +177,17 @@ def sampled_ids(step: Step) -> Mask:
     return mask[n_delta : n_delta + step.n_action_tokens]
 
 
-def group_of(trajectory: Trajectory) -> Group:
-    """Return what a trajectory shares with its group: its group id, else its first prompt's ids."""
+def group_of(trajectory: Trajectory) -> Group | None:
+    """Return what a trajectory shares with its group: its group id, else its first prompt's ids.
+
+    `None` when neither is known: two unknown prompts are not the same prompt.
+    """
     if trajectory.group_id is not None:
         return ("group_id", trajectory.group_id)
     first = trajectory.steps[0].prompt_ids
-    ids = b"" if first is None else first.astype("<i4").tobytes()
+    if first is None:
+        return None
+    ids = first.astype("<i4").tobytes()
     return ("first_prompt", hashlib.blake2b(ids, digest_size=16).hexdigest())
 
 

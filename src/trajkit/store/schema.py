@@ -145,7 +145,12 @@ SCORES_COLUMNS: tuple[Column, ...] = (
     _c("rank", _IDS, "[A] number of ids the checkpoint holds likelier, 0 for its first choice"),
     _c("context_logprobs", _FLOATS, "[D + L] the same for delta + tail; null where not asked"),
     _c("ref_logprobs", _FLOATS, "[A] under the reference checkpoint; null where not asked"),
-    _c("status", _STRING, "ok, no_action, no_prompt, excluded, media, nonfinite", required=True),
+    _c(
+        "status",
+        _STRING,
+        "ok, no_action, no_prompt, excluded, media, nonfinite, too_long",
+        required=True,
+    ),
 )
 
 

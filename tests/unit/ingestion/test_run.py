@@ -52,25 +52,31 @@ def test_all_samples_go_into_one_dataset(tmp_path):
     report = ingest([str(FORMATS)], tmp_path / "out", tokenizer=TINY)
     assert report.to_dict() | {"detected": None, "warnings": None} == {
         "schema": "trajkit.ingest/1",
-        "format": "messages+per-call+responses",
-        "n_read": 10,
-        "n_written": 10,
+        "format": "flat+messages+per-call+responses",
+        "n_read": 16,
+        "n_written": 16,
         "n_quarantined": 0,
-        "n_trajectories": 10,
-        "n_steps": 19,
+        "n_trajectories": 16,
+        "n_steps": 31,
         "n_action_tokens": report.n_action_tokens,
         "n_states_left_out": 0,
-        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 0, "none": 9},
-        "by_format": {"messages": 4, "per-call": 3, "responses": 3},
+        "n_straddling_tokens": 0,
+        "n_control_text": 0,
+        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 0, "none": 21},
+        "by_format": {"flat": 6, "messages": 4, "per-call": 3, "responses": 3},
         "quarantine": None,
         "out": str(tmp_path / "out"),
         "detected": None,
         "warnings": None,
     }
     steps = [step for trajectory in read(tmp_path / "out") for step in trajectory.steps]
-    assert len(steps) == 19
+    assert len(steps) == 31
     assert sum(step.n_action_tokens for step in steps) == report.n_action_tokens > 50
     assert [d.file for d in report.detected] == [
+        "flat/chatml.jsonl",
+        "flat/hermes.jsonl",
+        "flat/react.jsonl",
+        *["flat/search-r1.jsonl"] * 3,
         "messages/tools.jsonl",
         "per-call/search.jsonl",
         "per-call/window.jsonl",
@@ -78,7 +84,8 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "responses/search.jsonl",
     ]
     assert report.warnings == [
-        "empty prompt and empty generation ids: read as not recorded (1 record)"
+        "an observation has no closing tag: it ends where the policy goes on (1 record)",
+        "empty prompt and empty generation ids: read as not recorded (1 record)",
     ]
 
 
@@ -141,7 +148,14 @@ def test_what_was_read_stands_in_the_metadata(tmp_path):
     ]
     assert metadata["tokenizer_name"] == "tiny"
     assert metadata["tokenizer_fingerprint"] == tiny_tokenizer().fingerprint
-    assert metadata["options"] == {"from": "auto", "state": "none", "on_error": "stop", "limit": 5}
+    assert metadata["options"] == {
+        "from": "auto",
+        "state": "none",
+        "markup": None,
+        "retokenize": False,
+        "on_error": "stop",
+        "limit": 5,
+    }
 
 
 # --- sources
@@ -285,7 +299,7 @@ def test_every_bad_file_is_in_the_table_and_every_code_has_one():
     assert codes == {f"I1{n:02}" for n in range(1, 11)} | {
         *("I201", "I202", "I203"),
         *(f"I30{n}" for n in range(1, 7)),
-        *("I401", "I402"),
+        *("I401", "I402", "I404", "I405"),
     }
 
 

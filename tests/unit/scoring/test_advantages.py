@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from trajkit.scoring.advantages import AdvantageSource, group_advantages
+from trajkit.scoring.advantages import group_advantages
 
 
 def test_rewards_are_centred_and_scaled_within_their_group() -> None:
@@ -38,5 +38,13 @@ def test_no_trajectories() -> None:
     assert len(found.advantages) == 0
 
 
-def test_sources_spell_how_groups_were_found() -> None:
-    assert AdvantageSource("group_id+first_prompt") is AdvantageSource.BOTH
+def test_an_unknown_group_is_nobodys_group() -> None:
+    found = group_advantages(np.array([1.0, 0.0, math.nan, 2.0, 3.0]), [None, None, None, "a", "a"])
+    assert np.isnan(found.advantages).tolist() == [True, True, True, False, False]
+    assert (found.n_without_baseline, found.n_without_reward) == (2, 1)
+    assert found.group_sizes == (2,)
+
+
+def test_group_sizes_count_known_rewards() -> None:
+    found = group_advantages(np.array([1.0, math.nan, 3.0, 0.0, 1.0]), ["a", "a", "b", "b", "b"])
+    assert found.group_sizes == (1, 3)

@@ -11,7 +11,7 @@ import transformers
 
 import trajkit
 from tests.score_builders import TINY, edit_config, random_model, tiny_llama
-from trajkit.errors import Place, UsageProblem
+from trajkit.errors import InputError, Place, UsageProblem
 from trajkit.scoring.checkpoint import open_checkpoint
 from trajkit.scoring.library import architecture_of, build_model, quiet_transformers
 
@@ -50,6 +50,32 @@ def test_a_package_the_architecture_needs_is_named() -> None:
     assert "left-pad" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("problem", "sentence"),
+    [
+        (KeyError("nope"), "KeyError: 'nope'"),
+        (TypeError("'<' not supported\nmore"), "TypeError: '<' not supported"),
+        (AttributeError("no attribute 'x'"), "AttributeError: no attribute 'x'"),
+        (IndexError("list index out of range"), "IndexError: list index out of range"),
+        (AssertionError(), "AssertionError"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_a_constructor_stumbles_over_is_the_configurations_fault(
+    problem: Exception, sentence: str
+) -> None:
+    class Clumsy:
+        @classmethod
+        def from_pretrained(cls, *_: Any, **__: Any) -> Any:
+            raise problem
+
+    with pytest.raises(InputError) as caught:
+        build_model(Clumsy, transformers.LlamaConfig(**TINY), {}, torch.float32, Place(file="m"))
+    assert caught.value.code == "I201"
+    assert caught.value.message.endswith(f": {sentence}")
+    assert caught.value.place == Place(file=str(Path("m", "config.json")))
+
+
 def test_the_class_is_the_librarys_own(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tiny_llama(tmp_path / "m"))
     kind, config = architecture_of(checkpoint, Place(file="m"))
@@ -67,7 +93,13 @@ def test_the_librarys_own_ways_of_reading_a_configuration_hold(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("module", "absent"), [("trajkit.scoring", "torch"), ("trajkit.scoring.run", "transformers")]
+    ("module", "absent"),
+    [
+        ("trajkit.scoring", "torch"),
+        ("trajkit.scoring.report", "torch"),
+        ("trajkit.scoring.summary", "torch"),
+        ("trajkit.scoring.run", "transformers"),
+    ],
 )
 def test_heavy_libraries_wait_until_they_are_needed(module: str, absent: str) -> None:
     code = f"import sys, {module}; sys.exit({absent!r} in sys.modules)"

@@ -168,7 +168,57 @@ def test_tokens_without_an_input_are_left_out_and_counted() -> None:
     partial[[1, 6]] = NAN
     found = value("ppo_clip", replace(TABLE, rollout_logprobs=partial))
     assert (found.denominator, found.n_left_out) == (4, 2)
+    assert found.left_out == {"rollout_logprobs": 2}
     assert found.numerator == pytest.approx(-(0.5 - 2.0 + 0.55 - 3.0), abs=1e-12)
+
+
+def test_each_missing_input_has_its_own_count() -> None:
+    rollout, logprobs = f64([NAN, NAN, -2, -0.5, NAN, -1, -1, -3]), TABLE.logprobs.copy()
+    logprobs[2] = NAN
+    inputs = replace(TABLE, rollout_logprobs=rollout, logprobs=logprobs, advantages=None)
+    found = value("grpo", inputs)
+    assert found.n_left_out == 6
+    assert found.left_out == {"logprobs": 1, "rollout_logprobs": 1, "advantages": 6}
+    assert value("nll", inputs).left_out == {"logprobs": 1}
+    assert value("reinforce", TABLE).left_out == {}
+
+
+ON_POLICY = LossInputs(
+    logprobs=f64([-1.0, -2.0, -0.5, -3.0]) + f64([3e-7, -1e-7, 2e-7, 1e-7]),
+    loss_mask=np.ones(4, dtype=np.bool_),
+    trajectory=np.array([0, 0, 1, 1]),
+    rollout_logprobs=f64([-1.0, -2.0, -0.5, -3.0]),
+    advantages=f64([0.7, 0.7, -0.7, -0.7]),
+    returns=f64([1.0, 1.0, 0.0, 0.0]),
+)
+
+
+def test_advantages_that_cancel_at_ratios_of_1_are_zero_up_to_rounding() -> None:
+    for name in ("ppo_clip", "grpo"):
+        found = value(name, ON_POLICY)
+        assert found.value is not None
+        assert 0.0 < abs(found.value) < 1e-6
+        assert found.remark is not None
+        assert "zero up to rounding" in found.remark
+    exact = replace(ON_POLICY, logprobs=f64([-1.0, -2.0, -0.5, -3.0]))
+    assert value("grpo", exact).value == 0.0
+    assert value("grpo", exact).remark is not None
+
+
+def test_other_small_sums_have_no_remark() -> None:
+    for name in LOSSES:
+        assert value(name).remark is None
+    nothing = replace(ON_POLICY, advantages=np.zeros(4))
+    assert value("grpo", nothing).remark is None
+    away = replace(ON_POLICY, logprobs=f64([-0.9, -1.9, -0.4, -2.9]))
+    assert value("grpo", away).value == pytest.approx(0.0, abs=1e-12)
+    assert value("grpo", away).remark is None  # the ratios are 1.1
+    returns = replace(ON_POLICY, logprobs=np.full(4, -1.0), returns=f64([1.0, 1.0, -1.0, -1.0]))
+    assert value("reinforce", returns).value == 0.0
+    assert value("reinforce", returns).remark is None
+    longer = replace(ON_POLICY, advantages=f64([0.7, 0.7, -0.7, NAN]))
+    assert value("ppo_clip", longer).remark is None
+    assert value("grpo", longer).remark is not None
 
 
 def test_a_counted_token_without_a_logprob_is_left_out_of_every_loss() -> None:

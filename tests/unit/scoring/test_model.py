@@ -17,9 +17,9 @@ from tests.score_builders import (
     save_checkpoint,
     tiny_llama,
 )
-from trajkit.errors import TrajkitError, UsageProblem
+from trajkit.errors import Place, TrajkitError, UsageProblem
 from trajkit.scoring import require_torch
-from trajkit.scoring.model import LoadedModel, choose_device, load_model
+from trajkit.scoring.model import LoadedModel, _check_floating, choose_device, load_model
 
 
 def failure(folder: Path, **options: str) -> TrajkitError:
@@ -150,6 +150,8 @@ def test_shards_are_read_together(tmp_path: Path) -> None:
         ({"model_type": "not_yet_invented"}, "U103"),
         ({"model_type": "t5"}, "U103"),
         ({"hidden_size": "wide"}, "I201"),
+        ({"hidden_act": "not_yet_invented"}, "I201"),
+        ({"pad_token_id": 1000}, "I201"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "U103"),
     ],
 )
@@ -161,13 +163,63 @@ def test_an_architecture_that_cannot_be_made(
     assert failure(folder).code == code
 
 
-def test_weights_stored_in_eight_bits_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex64])
+def test_weights_of_a_kind_that_is_not_scored_are_refused(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
     folder = tiny_llama(tmp_path / "m")
     name = "lm_head.weight"
-    edit_weights(folder, lambda w: w.update({name: w[name].to(torch.float8_e4m3fn)}))
+    edit_weights(folder, lambda w: w.update({name: w[name].to(dtype)}))
     problem = failure(folder)
     assert problem.code == "U103"
-    assert "float8" in problem.message
+    assert str(dtype).removeprefix("torch.") in problem.message
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight"])
+def test_weights_that_are_not_floats_are_not_cast_to_floats(
+    tmp_path: Path, name: str, dtype: torch.dtype
+) -> None:
+    folder = tiny_llama(tmp_path / "m")
+    edit_weights(folder, lambda w: w.update({name: w[name].to(dtype)}))
+    problem = failure(folder)
+    assert isinstance(problem, UsageProblem)
+    assert problem.code == "U103"
+    assert name in problem.message
+    assert str(dtype).removeprefix("torch.") in problem.message
+
+
+def test_packed_weights_are_told_before_their_shape_is(tmp_path: Path) -> None:
+    folder = tiny_llama(tmp_path / "m")
+    name = "model.layers.0.mlp.up_proj.weight"
+    edit_weights(folder, lambda w: w.update({name: torch.zeros(768, 1, dtype=torch.uint8)}))
+    assert failure(folder).code == "U103"
+
+
+def test_integers_that_are_no_weights_are_fine(tmp_path: Path) -> None:
+    save_checkpoint(random_model("gpt2", **GPT2), tmp_path / "m")
+    masks = {
+        "transformer.h.0.attn.bias": torch.ones(1, 1, 96, 96, dtype=torch.bool),
+        "transformer.position_ids": torch.arange(96),
+    }
+    edit_weights(tmp_path / "m", lambda w: w.update(masks))
+    assert load_model(tmp_path / "m", device="cpu").unused_tensors == ("transformer.position_ids",)
+
+
+def test_integers_the_model_keeps_are_fine_and_only_those() -> None:
+    class Holds(torch.nn.Module):
+        _keys_to_ignore_on_load_unexpected = None
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("position_ids", torch.arange(4))
+            self.register_buffer("scale", torch.ones(1))
+
+    place = Place(file="m")
+    _check_floating(Holds(), {"position_ids": torch.arange(4)}, (), place)
+    _check_floating(Holds(), {"model.position_ids": torch.arange(4)}, (), place)
+    with pytest.raises(UsageProblem, match="scale"):
+        _check_floating(Holds(), {"scale": torch.ones(1, dtype=torch.int8)}, (), place)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])

@@ -67,7 +67,7 @@ def test_recorded_logprobs_come_back(
     assert (report.mismatch.gap.max_abs or 1.0) <= MAX_GAP
     assert report.mismatch.gap.share_outside == 0.0
     assert report.noise_floor is not None
-    assert (report.noise_floor.max_abs or 1.0) <= MAX_GAP
+    assert (report.noise_floor.gap.max_abs or 1.0) <= MAX_GAP
     assert report.counts.n_forwards == len(records)
     assert report.counts.n_forwarded_tokens < report.counts.n_raw_tokens
     assert report.advantage_source == "group_id"

@@ -77,7 +77,7 @@ def test_counts_sums_and_shares(llama: LoadedModel, data: Path) -> None:
     assert (counts.n_trajectories, counts.n_scored_trajectories) == (3, 3)
     assert (counts.n_steps, counts.n_scored_steps) == (5, 5)
     assert counts.n_action_tokens == counts.n_scored_tokens == 3 + 2 + 3 + 4 + 2
-    assert counts.n_forwards == 3
+    assert (counts.n_forwards, counts.n_recheck_forwards) == (3, 2)
     assert counts.n_forwarded_tokens == 11 + 13 + 5
     assert counts.n_raw_tokens == (7 + 11) + (7 + 13) + 5
     assert report.sampled_share == 1.0
@@ -110,6 +110,7 @@ def test_losses_of_an_unchanged_policy(llama: LoadedModel, data: Path) -> None:
     grpo = report.losses["grpo"]
     assert (grpo.denominator, grpo.n_left_out) == (2, 2)
     assert grpo.value == pytest.approx(0.0, abs=1e-5)
+    assert "zero up to rounding" in (grpo.remark or "")
     advantage = 0.5 / (math.sqrt(0.5) + 1e-6)
     ppo = report.losses["ppo_clip"]
     assert ppo.numerator == pytest.approx(-advantage * (5 - 7), abs=1e-4)
@@ -130,7 +131,7 @@ def test_the_mismatch_of_an_unchanged_policy_is_the_noise_of_arithmetic(
     assert gap.share_outside == 0.0
     assert abs(gap.k3 or 0.0) < 1e-9
     assert report.noise_floor is not None
-    assert report.noise_floor.n == 12
+    assert report.noise_floor.gap.n == 12
 
 
 def test_the_worst_token_is_named(llama: LoadedModel, tmp_path: Path) -> None:
@@ -208,8 +209,11 @@ def test_recorded_advantages_win_when_every_token_has_one(
     assert report.advantage_source == "recorded"
     assert report.losses["ppo_clip"].value == pytest.approx(-3.0, abs=1e-4)
     partial = [*whole, *three(llama)[1:]]
+    assert report.counts.n_recorded_advantages_ignored == 0
+    assert (report.counts.n_groups, report.group_sizes) == (0, None)
     report = score(write_data(tmp_path / "partial.parquet", partial), llama)
-    assert report.advantage_source is None or report.advantage_source != "recorded"
+    assert report.advantage_source is None
+    assert report.counts.n_recorded_advantages_ignored == 5
 
 
 def test_the_scores_file_has_a_row_for_every_step_in_order(
@@ -327,6 +331,73 @@ def test_an_impossible_action_is_kept_and_counted(
     assert "probability 0" in as_json["losses"]["nll"]["reason"]
 
 
+def test_a_step_that_sampled_nothing_has_empty_lists(llama: LoadedModel, tmp_path: Path) -> None:
+    out = tmp_path / "s.parquet"
+    silent = make_trajectory([([1, 2], []), ([1, 2, 3], [4])], "silent")
+    report = score(write_data(tmp_path / "d.parquet", [silent]), llama, out=out)
+    first, second = read_scores(out)
+    assert (first["logprobs"], first["entropy"], first["rank"]) == ([], [], [])
+    assert first["status"] == "ok"
+    assert len(second["logprobs"]) == 1
+    assert report.noise_floor is not None
+    assert report.noise_floor.gap.n == 1
+
+
+def test_unknown_first_prompts_are_no_group(llama: LoadedModel, tmp_path: Path) -> None:
+    def opaque(name: str, reward: float) -> Trajectory:
+        """Return a trajectory whose first prompt was not recorded, its second was."""
+        steps = (
+            make_step(0, trajectory_id=name, action_tokens=[5], is_terminal=False),
+            make_step(1, trajectory_id=name, prompt_delta=[1, 2], action_tokens=[3], reward=reward),
+        )
+        return Trajectory(trajectory_id=name, steps=steps)
+
+    data = write_data(tmp_path / "d.parquet", [opaque("a", 1.0), opaque("b", 0.0)])
+    report = score(data, llama)
+    assert report.advantage_source is None
+    assert report.counts.n_without_baseline == 2
+    assert (report.counts.n_groups, report.group_sizes) == (0, None)
+
+
+def test_groups_are_counted_by_the_members_seen(llama: LoadedModel, data: Path) -> None:
+    whole = score(data, llama)
+    assert (whole.counts.n_groups, whole.group_sizes) == (2, (1, 2))
+    cut = score(data, llama, limit=1)
+    assert (cut.counts.n_groups, cut.group_sizes) == (1, (1, 1))
+
+
+LONG = chain(([1] * 60, [3]), ([2] * 60, [4]))
+
+
+def test_a_trajectory_that_is_too_long_is_left_out_and_the_run_goes_on(
+    llama: LoadedModel, data: Path, tmp_path: Path
+) -> None:
+    long = make_trajectory(LONG, "long", reward=[None, 1.0], group_id=["g", "g"])
+    trajectories = [long, *three(llama)]
+    out = tmp_path / "s.parquet"
+    report = score(write_data(tmp_path / "d.parquet", trajectories), llama, out=out)
+    assert report.exit_code is ExitCode.NUMERIC
+    assert report.to_dict()["n_too_long"] == 1
+    assert (report.counts.n_trajectories, report.counts.n_scored_trajectories) == (4, 3)
+    assert report.by_status == {"ok": 5, "too_long": 2}
+    assert report.logprob == score(data, llama).logprob
+    assert report.group_sizes == (1, 2)
+    rows = read_scores(out)
+    assert [row["status"] for row in rows] == ["too_long"] * 2 + ["ok"] * 5
+    assert [rows[0][name] for name in ("logprobs", "entropy", "rank")] == [None] * 3
+
+
+def test_when_everything_is_too_long_there_is_no_report(llama: LoadedModel, tmp_path: Path) -> None:
+    data = write_data(tmp_path / "d.parquet", [make_trajectory(LONG, "long")])
+    problem = problem_of(data, llama, out=tmp_path / "s.parquet")
+    assert isinstance(problem, NumericError)
+    assert problem.code == "N103"
+    assert "122 tokens" in problem.message
+    assert problem.place is not None
+    assert problem.place.trajectory_id == "long"
+    assert not (tmp_path / "s.parquet").exists()
+
+
 @pytest.fixture
 def poisoned(tmp_path: Path) -> LoadedModel:
     loaded = load_model(
@@ -369,7 +440,7 @@ def test_when_no_trajectory_is_finite_there_is_still_a_report(
     assert report.nll is None
     assert report.losses["nll"].reason == "no token counts"
     assert report.noise_floor is not None
-    assert report.noise_floor.n == 0
+    assert report.noise_floor.gap.n == 0
     json.dumps(report.to_dict(), allow_nan=False)
 
 
@@ -420,6 +491,16 @@ def test_the_data_are_never_replaced(llama: LoadedModel, data: Path) -> None:
     link.hardlink_to(data)
     assert problem_of(data, llama, out=link, overwrite=True).code == "U102"
     assert data.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["scores", "scores.json", "scores.parquet.gz", ".parquet"])
+def test_an_output_that_is_not_named_parquet_is_told_before_anything_is_opened(
+    tmp_path: Path, name: str
+) -> None:
+    problem = problem_of(tmp_path / "no-data", tmp_path / "no-model", out=tmp_path / name)
+    assert isinstance(problem, UsageProblem)
+    assert problem.code == "U103"
+    assert problem.hint == "-o scores.parquet"
 
 
 def test_an_output_that_exists_is_kept_unless_told(
@@ -488,10 +569,13 @@ def test_only_the_losses_asked_for(llama: LoadedModel, data: Path) -> None:
 
 
 def test_recheck_can_be_left_out(llama: LoadedModel, data: Path) -> None:
-    assert score(data, llama, recheck=0).noise_floor is None
+    without = score(data, llama, recheck=0)
+    assert without.noise_floor is None
+    assert without.counts.n_recheck_forwards == 0
+    assert without.to_dict()["noise_floor"] is None
     many = score(data, llama, recheck=100).noise_floor
     assert many is not None
-    assert many.n == 14
+    assert many.gap.n == 14
 
 
 def test_progress_is_told_after_each_trajectory(llama: LoadedModel, data: Path) -> None:
@@ -516,14 +600,19 @@ def test_the_report_is_json_with_the_promised_keys(llama: LoadedModel, data: Pat
         "n_trajectories", "n_steps", "n_action_tokens", "n_forwarded_tokens", "n_raw_tokens",
         "sampled_share", "logprob", "losses", "mismatch", "noise_floor", "n_scored_steps",
         "n_forwards", "by_source", "by_status", "nll", "n_nonfinite", "n_neg_inf",
-        "n_first_token", "advantage_source", "n_without_baseline", "model",
+        "n_first_token", "advantage_source", "n_without_baseline", "model", "n_too_long",
+        "n_recheck_forwards", "n_groups", "group_sizes", "n_recorded_advantages_ignored",
     }  # fmt: skip
     assert promised <= set(found)
     assert {"sum", "token_mean", "sequence_mean"} <= set(found["logprob"])
     assert {"value", "numerator", "denominator"} <= set(found["losses"]["grpo"])
     mismatch = {"n", "mean", "mean_abs", "p99_abs", "max_abs", "k3", "share_outside", "worst"}
     assert mismatch <= set(found["mismatch"])
-    assert {"n", "mean_abs", "max_abs"} == set(found["noise_floor"])
+    assert {"n", "mean_abs", "p99_abs", "max_abs", "k3"} == set(found["noise_floor"])
+    assert found["group_sizes"] == {"min": 1, "max": 2}
+    assert found["n_groups"] == 2
+    assert found["losses"]["grpo"]["left_out"] == {"advantages": 2}
+    assert "remark" not in found["losses"]["nll"]
 
 
 def word_tokenizer(folder: Path, words: list[str]) -> str:

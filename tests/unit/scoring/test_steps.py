@@ -21,14 +21,8 @@ from trajkit.errors import InputError, NumericError
 from trajkit.records import MediaSpan, Trajectory
 from trajkit.scoring import head as head_module
 from trajkit.scoring.model import LoadedModel, load_model
-from trajkit.scoring.steps import (
-    NoiseFloor,
-    ScoredTrajectory,
-    Status,
-    measure_noise,
-    score_step_alone,
-    score_trajectory,
-)
+from trajkit.scoring.scored import ScoredTrajectory, Status
+from trajkit.scoring.steps import measure_noise, score_step_alone, score_trajectory
 
 CHAIN = chain(([1, 10, 11, 12], [20, 21, 2]), ([30, 31], [22, 2]), ([32], [23, 24, 25, 2]))
 WINDOW = [
@@ -128,7 +122,11 @@ def test_steps_without_ids_have_a_status_and_no_numbers(llama: LoadedModel) -> N
     assert [str(row.status) for row in scored.steps] == [
         "no_action", "no_prompt", "no_action", "ok",
     ]  # fmt: skip
-    assert [row.logprobs is None for row in scored.steps] == [True, True, True, True]
+    assert [row.logprobs is None for row in scored.steps] == [True, True, True, False]
+    empty = scored.steps[3]
+    for column in (empty.logprobs, empty.entropy, empty.rank):
+        assert column is not None
+        assert column.tolist() == []
     assert scored.n_forwards == 0
 
 
@@ -169,13 +167,28 @@ def test_an_id_outside_the_vocabulary_names_its_step(llama: LoadedModel) -> None
     assert (caught.value.place.trajectory_id, caught.value.place.step_index) == ("who", 1)
 
 
-def test_longer_than_the_model_names_the_trajectory(llama: LoadedModel) -> None:
-    trajectory = make_trajectory(chain(([1] * 60, [3]), ([2] * 60, [4])), "who")
-    with pytest.raises(NumericError) as caught:
-        score_trajectory(llama, trajectory)
-    assert caught.value.code == "N103"
-    assert caught.value.place is not None
-    assert caught.value.place.trajectory_id == "who"
+def test_longer_than_the_model_has_a_status_and_no_numbers(llama: LoadedModel) -> None:
+    calls = chain(([1] * 60, [3]), ([2] * 60, [4]), ([5], [6]))
+    with passes_of(llama) as lengths:
+        scored = score_trajectory(llama, make_trajectory(calls, exclude_reason=[None, None, "x"]))
+    assert lengths == []
+    assert [str(row.status) for row in scored.steps] == ["too_long", "too_long", "excluded"]
+    assert all(row.logprobs is None and row.rank is None for row in scored.steps)
+    assert (scored.n_forwards, scored.n_forwarded_tokens, scored.n_raw_tokens) == (0, 0, 0)
+    assert scored.n_longest == 122
+
+
+def test_what_no_scored_action_needs_does_not_make_it_too_long(llama: LoadedModel) -> None:
+    calls = chain(([1] * 60, [3]), ([2] * 60, [4]))
+    scored = score_trajectory(llama, make_trajectory(calls, exclude_reason=[None, "x"]))
+    assert [row.status for row in scored.steps] == [Status.OK, Status.EXCLUDED]
+    assert scored.n_longest == 61
+
+
+def test_an_id_outside_the_vocabulary_is_told_of_a_long_trajectory_too(llama: LoadedModel) -> None:
+    with pytest.raises(InputError) as caught:
+        score_trajectory(llama, make_trajectory([([1] * 120 + [99], [2])]))
+    assert caught.value.code == "I304"
 
 
 @pytest.mark.parametrize(("switch", "passes"), [(6, [16]), (10, [7, 16]), (11, [11, 16])])
@@ -216,11 +229,16 @@ def test_a_step_alone_gives_the_same_numbers(llama: LoadedModel) -> None:
 
 def test_the_noise_floor_is_measured(llama: LoadedModel) -> None:
     floor = measure_noise(llama, [score_trajectory(llama, make_trajectory(CHAIN))])
-    assert floor.n == 9
-    assert floor.mean_abs is not None
-    assert floor.max_abs is not None
-    assert 0.0 <= floor.mean_abs <= floor.max_abs < 1e-5
-    assert measure_noise(llama, []) == NoiseFloor()
+    gap = floor.gap
+    assert (gap.n, floor.n_forwards) == (9, 3)
+    assert gap.mean_abs is not None
+    assert gap.p99_abs is not None
+    assert gap.max_abs is not None
+    assert 0.0 <= gap.mean_abs <= gap.p99_abs <= gap.max_abs < 1e-5
+    assert abs(gap.k3 or 0.0) < 1e-9
+    nothing = {"n": 0, "mean_abs": None, "p99_abs": None, "max_abs": None, "k3": None}
+    assert measure_noise(llama, []).to_dict() == nothing
+    assert measure_noise(llama, []).n_forwards == 0
 
 
 @pytest.mark.parametrize(("dtype", "raises"), [("fp32", True), ("bf16", False)])
@@ -238,7 +256,7 @@ def test_two_ways_that_disagree_stop_the_run_in_fp32(
     monkeypatch.setattr("trajkit.scoring.logprobs.logits_of", shifted)
     loaded = replace(llama, dtype=dtype)
     if not raises:
-        assert (measure_noise(loaded, [scored]).max_abs or 0.0) > 1e-3
+        assert (measure_noise(loaded, [scored]).gap.max_abs or 0.0) > 1e-3
         return
     with pytest.raises(NumericError) as caught:
         measure_noise(loaded, [scored])

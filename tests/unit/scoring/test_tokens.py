@@ -67,5 +67,23 @@ def test_other_first_prompts_are_other_groups() -> None:
     one = make_trajectory([([1, 2], [3])], "one")
     other = make_trajectory([([1, 3], [3])], "other")
     assert group_of(one) != group_of(other)
-    empty = Trajectory(trajectory_id="empty", steps=(make_step(),))
-    assert group_of(empty)[0] == "first_prompt"
+
+
+def test_an_unknown_first_prompt_is_no_group_and_an_empty_one_is() -> None:
+    unknown = Trajectory(trajectory_id="unknown", steps=(make_step(),))
+    assert group_of(unknown) is None
+    named = Trajectory(trajectory_id="named", steps=(make_step(group_id="g"),))
+    assert group_of(named) == ("group_id", "g")
+    empty = group_of(make_trajectory([([], [3])], "empty"))
+    assert empty is not None
+    assert empty[0] == "first_prompt"
+
+
+def test_recorded_advantages_are_counted_also_where_not_all_have_one(llama: LoadedModel) -> None:
+    collector = TokenCollector()
+    given = [[None, 1.0, 2.0], [3.0, None]]
+    collector.add(score_trajectory(llama, make_trajectory(CALLS, "a", advantages=given)))
+    collector.add(score_trajectory(llama, make_trajectory([([1], [2])], "b", advantages=[[0.5]])))
+    tokens = collector.finish()
+    assert tokens.recorded_advantages is None
+    assert tokens.n_recorded_advantages == 4

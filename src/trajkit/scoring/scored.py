@@ -1,16 +1,66 @@
-"""Scores of steps as the rows of a `trajkit.scores/1` table."""
+"""What became of each step: its status, its numbers, and its row of a `trajkit.scores/1` table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trajkit.scoring.steps import StepScores
+from trajkit.records import Floats, Ids, Step, Trajectory
 from trajkit.store.schema import SCORES_SCHEMA
+
+
+class Status(StrEnum):
+    """What became of a step; only `OK` has numbers."""
+
+    OK = "ok"
+    NO_ACTION = "no_action"
+    NO_PROMPT = "no_prompt"
+    EXCLUDED = "excluded"
+    MEDIA = "media"
+    NONFINITE = "nonfinite"
+    TOO_LONG = "too_long"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepScores:
+    """What the model says about a step's action.
+
+    Attributes:
+        logprobs: [A] float32 nats, NaN for a token at position 0; `None` unless `OK`, where A may
+            be 0.
+        entropy: [A] float32 nats; NaN and `None` as above.
+        rank: [A] int32; meaningless where log-prob is NaN, `None` as above.
+    """
+
+    step: Step
+    status: Status
+    logprobs: Floats | None = None
+    entropy: Floats | None = None
+    rank: Ids | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScoredTrajectory:
+    """A trajectory's steps with their scores, and what they cost.
+
+    Attributes:
+        n_forwarded_tokens: ids the model read.
+        n_raw_tokens: ids it would have read with one pass per step.
+        n_longest: ids of the longest pass it takes, whether that was made or not.
+    """
+
+    trajectory: Trajectory
+    steps: tuple[StepScores, ...]
+    n_forwards: int
+    n_forwarded_tokens: int
+    n_raw_tokens: int
+    n_longest: int
 
 
 def scores_table(rows: Sequence[StepScores]) -> pa.Table:

@@ -5,8 +5,7 @@ import pytest
 
 from tests.builders import make_step
 from trajkit.records import ids_array
-from trajkit.scoring.steps import Status, StepScores
-from trajkit.scoring.table import scores_table
+from trajkit.scoring.scored import Status, StepScores, scores_table
 from trajkit.store.schema import SCORES_SCHEMA
 
 

@@ -1,0 +1,212 @@
+"""Flat text with tags: one conversation a record, `{"text"}` or `{"prompt", "response"}`, or .txt.
+
+Which tags there are says a profile of `trajkit.markup`: the one asked for, else the one that a pair
+of tags outside the prompt confirms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from trajkit.errors import InputError, Place
+from trajkit.formats.fields import Fields, take_sampling
+from trajkit.formats.raw import Format, RawStep, RawTrajectory
+from trajkit.markup import (
+    MARKUPS,
+    FlatStep,
+    FlatTrajectory,
+    Markup,
+    choose,
+    foreign_reply,
+    parse,
+    split,
+)
+from trajkit.records import Observation
+from trajkit.safe.json import BadRecord, Record
+
+_RESPONSES = ("response", "completion", "output")
+_UNCLOSED = "an observation has no closing tag: it ends where the policy goes on"
+
+
+def with_markup(markup: Markup) -> Format:
+    """Return the format that reads with one profile, whatever the tags."""
+    return replace(FORMAT, sniff=partial(_sniff, markup), read=partial(_read, markup))
+
+
+def conversations(record: Record, markup: Markup | None) -> Iterator[Record | BadRecord]:
+    """Yield a record for each conversation of a text file; line breaks around them are left out.
+
+    Where one conversation cannot be read, the rest of the file is one bad record.
+
+    Args:
+        record: the whole text.
+        markup: the profile asked for, `None` to choose one.
+    """
+    text = str(record.value)
+    data = text.encode("utf-8")
+    chosen = choose(text) if markup is None else (markup, "")
+    if chosen is None:
+        yield record
+        return
+    index = end = line = seen = 0
+    spans = split(data, chosen[0])
+    while True:
+        try:
+            start, stop = next(spans)
+        except StopIteration:
+            return
+        except InputError as problem:
+            rest = end + len(data[end:]) - len(data[end:].lstrip())
+            line += data.count(b"\n", seen, rest)
+            yield BadRecord(
+                raw=data[rest:],
+                file=record.file,
+                line=record.line + line,
+                byte_offset=record.byte_offset + rest,
+                index=index,
+                error=_placed(
+                    problem, _moved(problem, record, record.byte_offset, record.line - 1)
+                ),
+            )
+            return
+        line += data.count(b"\n", seen, start)
+        yield Record(
+            value=data[start:stop].decode("utf-8"),
+            raw=data[start:stop],
+            file=record.file,
+            line=record.line + line,
+            byte_offset=record.byte_offset + start,
+            index=index,
+        )
+        index, end, seen = index + 1, stop, start
+
+
+def _sniff(markup: Markup | None, value: object) -> str | None:
+    found = _texts(value)
+    if found is None:
+        return None
+    key, text, prompt = found
+    if markup is not None:
+        return f"{key}, read with the tag profile {markup.name}"
+    chosen = choose(text, prompt=prompt)
+    return None if chosen is None else f"{key} with tags of {chosen[0].name}: {chosen[1]}"
+
+
+def _texts(value: object) -> tuple[str, str, str | None] | None:
+    """Return what a value is told by, its text, and its prompt where that stands apart."""
+    if isinstance(value, str):
+        return "text", value, None
+    if not isinstance(value, dict):
+        return None
+    prompt = value.get("prompt")
+    if isinstance(prompt, str):
+        for key in _RESPONSES:
+            if isinstance(value.get(key), str):
+                return f"prompt and {key}", value[key], prompt
+    text = value.get("text")
+    return ("text", text, None) if isinstance(text, str) else None
+
+
+def _read(markup: Markup | None, record: Record) -> RawTrajectory:
+    if isinstance(record.value, str):
+        return RawTrajectory(**_parsed(record, record.value, None, markup, "$"))
+    fields = Fields(record.value, record.place)
+    there = fields.rest()
+    key = next((name for name in _RESPONSES if there.get(name) is not None), "text")
+    prompt = None if key == "text" else fields.take_text("prompt")
+    if prompt is None and key != "text" and there.get("text") is None:
+        raise fields.missing("prompt")
+    key = "text" if prompt is None else key
+    text = fields.take_text(key)
+    if text is None:
+        raise fields.missing(key)
+    found = _parsed(record, text, prompt, markup, f"$.{key}")
+    return RawTrajectory(
+        trajectory_id=fields.take_name("trajectory_id", "id"),
+        group_id=fields.take_name("group_id"),
+        task_id=fields.take_name("task_id"),
+        agent=fields.take_text("agent"),
+        reward=fields.take_number("reward"),
+        sampling=take_sampling(fields),
+        extra=fields.rest() | found.pop("extra"),
+        **found,
+    )
+
+
+def _parsed(
+    record: Record, text: str, prompt: str | None, markup: Markup | None, path: str
+) -> dict[str, Any]:
+    """Return the steps of a text, and what else a trajectory takes from it."""
+    chosen = markup
+    if chosen is None:
+        found = choose(text, prompt=prompt)
+        if found is None:
+            raise InputError(
+                "I402",
+                "no tag profile has a pair of tags in this text, outside the prompt",
+                place=replace(record.place, path=path),
+                hint="name the profile with --markup: " + ", ".join(m.name for m in MARKUPS),
+            )
+        chosen = found[0]
+    try:
+        flat = parse(text, chosen, prompt=prompt)
+        if markup is None and (spot := foreign_reply(flat)) is not None:
+            raise InputError(
+                "I405",
+                f"the profile {chosen.name} does not know these tags, and they look like a reply",
+                place=Place(byte_offset=spot, line=flat.data.count(b"\n", 0, spot) + 1),
+                excerpt=flat.data[spot : spot + 80].decode("utf-8", "ignore"),
+                hint="describe them in a TOML file for --markup; --markup "
+                f"{chosen.name} takes them for the policy's own words",
+            )
+    except InputError as problem:
+        n_prompt = len((prompt or "").encode("utf-8"))
+        if isinstance(record.value, str):
+            place = _moved(problem, record, record.byte_offset, record.line - 1)
+        else:
+            at = problem.place.byte_offset if problem.place is not None else None
+            offset = None if at is None else max(0, at - n_prompt)
+            place = replace(record.place, path=path, byte_offset=offset)
+        raise _placed(problem, place) from None
+    return {
+        "flat": flat,
+        "steps": tuple(_step(flat, step) for step in flat.steps),
+        "extra": {} if flat.steps else {"text": flat.text(0, len(flat.data))},
+        "warnings": (_UNCLOSED,) if flat.n_unclosed else (),
+    }
+
+
+def _step(flat: FlatTrajectory, step: FlatStep) -> RawStep:
+    results = [flat.text(*span) for span in step.results]
+    return RawStep(
+        action_text=flat.text(step.start, step.end),
+        observation="\n".join(results) if results else None,
+        observations=tuple(Observation(text=text) for text in results) or None,
+    )
+
+
+def _moved(problem: InputError, record: Record, n_bytes: int, n_lines: int) -> Place:
+    """Return the place of a problem in the file, from its place in a text of it."""
+    place = problem.place or Place()
+    return replace(
+        record.place,
+        line=None if place.line is None else place.line + n_lines,
+        byte_offset=None if place.byte_offset is None else place.byte_offset + n_bytes,
+    )
+
+
+def _placed(problem: InputError, place: Place) -> InputError:
+    return InputError(
+        problem.code, problem.message, place=place, hint=problem.hint, excerpt=problem.excerpt
+    )
+
+
+FORMAT = Format(
+    name="flat",
+    shape='{"text"} or {"prompt", "response"}, with tags',
+    sniff=partial(_sniff, None),
+    read=partial(_read, None),
+)

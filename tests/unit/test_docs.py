@@ -1,0 +1,54 @@
+"""The tables in the documentation and the literals in the code say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trajkit.cli.pages import FINDINGS, PAGES
+from trajkit.drift.findings import DriftKind
+from trajkit.errors import ERROR_CODES, ExitCode
+from trajkit.scoring.losses import LOSSES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+SRC = ROOT / "src" / "trajkit"
+
+
+def test_every_error_code_has_its_row_with_the_same_words():
+    rows = dict(
+        re.findall(r"^\| ([A-Z]\d+) \| (.+) \|$", (ROOT / "docs/codes.md").read_text(), re.M)
+    )
+    assert rows == ERROR_CODES
+
+
+def test_every_exit_code_has_its_row():
+    told = re.findall(r"^\| ([\d, ]+) \| ", README, re.M)
+    codes = {int(code) for row in told for code in row.split(",")}
+    assert codes == {code.value for code in ExitCode}
+
+
+def test_every_loss_has_its_row():
+    section = README.split("## What score computes")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(LOSSES)
+
+
+def test_the_tree_in_the_readme_is_the_tree():
+    told = set(re.findall(r"^[├└]── ([\w.]+)/?", README, re.M))
+    there = {path.name for path in SRC.iterdir() if not path.name.startswith(("_", "py."))}
+    assert told == there
+
+
+def test_links_in_the_readme_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_every_error_code_and_drift_kind_has_a_page():
+    assert set(PAGES) == set(ERROR_CODES) | {kind.value for kind in DriftKind}
+    assert set(FINDINGS) == {kind.value for kind in DriftKind}
+    for page in PAGES.values():
+        assert page.why.endswith(".")
+        assert page.fix
