@@ -302,7 +302,13 @@ class Trajectory:
 
     @property
     def reward(self) -> float | None:
-        """Return the sum of the known step rewards, `None` when none is known."""
+        """Return the trajectory's own reward where it has one beside its steps', else their sum.
+
+        `None` when no reward is known.
+        """
+        for part in (self.steps[-1].rewards or ()) if self.steps else ():
+            if part.name == "trajectory" and part.kind == "outcome":
+                return part.value
         known = [step.reward for step in self.steps if step.reward is not None]
         return float(sum(known)) if known else None
 

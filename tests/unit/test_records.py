@@ -11,6 +11,7 @@ from tests.builders import make_step, make_trajectory
 from trajkit.errors import InputError
 from trajkit.records import (
     ActionSource,
+    RewardPart,
     Segment,
     SegmentKind,
     Step,
@@ -203,3 +204,11 @@ def test_ids_become_a_read_only_array():
 
 def test_a_place_names_file_trajectory_and_step():
     assert str(make_step(3, trajectory_id="x").place) == "log.jsonl  (trajectory x, step 3)"
+
+
+def test_a_trajectorys_own_reward_stands_before_the_sum_of_its_steps():
+    whole = (RewardPart(name="trajectory", value=1.0, kind="outcome"),)
+    trajectory = make_trajectory(
+        [([1], [2, 3]), ([1, 2, 3], [4])], reward=[0.25, 0.5], rewards=[None, whole]
+    )
+    assert trajectory.reward == 1.0

@@ -10,6 +10,7 @@ import typer
 from trajkit.cli.console import Printer, sampled_line
 from trajkit.cli.options import Colour, Force, Quiet, TokenizerPath
 from trajkit.errors import ExitCode, UsageProblem
+from trajkit.safe.text import visible
 
 if TYPE_CHECKING:
     from trajkit.ingestion.report import IngestReport
@@ -95,7 +96,7 @@ def _print(printer: Printer, report: IngestReport) -> None:
     printer.line(sampled_line(report.by_source, report.n_steps))
     verb = f"Wrote {report.out}:" if report.out else "Nothing written:"
     printer.line(
-        f"{verb} {report.n_trajectories:,} trajectories, {report.n_steps:,} steps, "
+        f"{visible(verb)} {report.n_trajectories:,} trajectories, {report.n_steps:,} steps, "
         f"{report.n_action_tokens:,} action tokens"
     )
     counts = f"{report.n_read:,} read = {report.n_written:,} written"

@@ -103,6 +103,7 @@ def _step(call: Fields, turn: Turn | None) -> RawStep:
         logprobs=logprobs,
         reward=call.take_number("reward"),
         finish_reason=_lower(call.take_text("finish_reason")),
+        sampling=take_sampling(call),
         extra=call.rest(),
     )
     if turn is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from trajkit.markup import FlatTrajectory
@@ -30,6 +30,8 @@ class RawStep:
     observations: tuple[Observation, ...] | None = None
     reward: float | None = None
     finish_reason: str | None = None
+    sampling: Sampling | None = None
+    """How this call was sampled, where the call itself says so."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -46,6 +48,11 @@ class Sampling:
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+
+    def overruled_by(self, own: Sampling) -> Sampling:
+        """Return this with what `own` says in place of it."""
+        told = {f.name: getattr(own, f.name) for f in fields(own)}
+        return replace(self, **{name: value for name, value in told.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,9 @@ class _Job:
             writer.provenance = self._provenance()
         self.report.n_states_left_out = writer.n_states_left_out
         self.report.out = str(self.out)
-        if self.quarantine is None:  # what an overwritten dataset set aside is not of this one
+        if (
+            self.overwrite and self.quarantine is None
+        ):  # what the old dataset set aside goes with it
             remove_quietly(quarantine_path(self.out))
         return self.report
 

@@ -117,8 +117,10 @@ class _Builder:
         )
 
     def _common(self, index: int) -> dict[str, Any]:
-        """Return what a trajectory's steps have in common."""
-        raw, source, sampling = self._raw, self._source, self._raw.sampling
+        """Return what a trajectory's steps have in common, and what a call may say of its own."""
+        raw, source = self._raw, self._source
+        own = raw.steps[index].sampling if raw.steps else None
+        sampling = raw.sampling if own is None else raw.sampling.overruled_by(own)
         return {
             "trajectory_id": self._id,
             "step_index": index,
@@ -270,6 +272,8 @@ class _Builder:
 
 
 def _is_truncated(finish_reason: str | None) -> bool | None:
-    if finish_reason is None:
-        return None
-    return finish_reason in ("length", "max_tokens")
+    """Return whether a limit cut the action, `None` where the reason does not say."""
+    if finish_reason in ("length", "max_tokens", "max_output_tokens"):
+        return True
+    whole = ("stop", "eos", "end_turn", "stop_sequence", "tool_calls", "tool_use", "function_call")
+    return False if finish_reason in whole else None

@@ -286,7 +286,8 @@ class DatasetWriter:
         )
         if wanted:
             return states_in_order(steps)
-        self.n_states_left_out += any(step.text_delta is not None for step in steps)
+        if self._state is StatePolicy.AUTO:
+            self.n_states_left_out += any(step.text_delta is not None for step in steps)
         return repeat(None, len(steps))
 
     def _flush(self) -> None:

@@ -156,3 +156,11 @@ def test_a_wrong_id_deep_inside_is_named_with_line_and_path():
             make_record({"turns": [turn(), turn(response_token_ids=[1, 2, 3, 4.5])]}, line=7)
         )
     assert str(caught.value.place) == "log.jsonl:7  $.turns[1].response_token_ids[3]"
+
+
+def test_sampling_parameters_are_read_from_each_call():
+    raw = read({"turns": [turn(temperature=0.5, top_p=0.75), turn()], "temperature": 1.0})
+    assert raw.sampling.temperature == 1.0
+    assert (raw.steps[0].sampling.temperature, raw.steps[0].sampling.top_p) == (0.5, 0.75)
+    assert raw.steps[1].sampling.temperature is None
+    assert raw.steps[0].extra == {}

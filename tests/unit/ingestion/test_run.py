@@ -397,3 +397,23 @@ def test_a_warning_is_told_once_with_its_number_of_records(tmp_path):
     (told,) = ingest([log], None).warnings
     assert told.startswith("messages and calls differ in number: ")
     assert told.endswith(" (3 records)")
+
+
+def test_records_set_aside_earlier_are_kept_unless_overwriting_was_asked_for(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"messages": [{"role": "assistant", "content": "hi"}]}) + "\n")
+    kept = quarantine_path(tmp_path / "x.parquet")
+    kept.write_text("the only copy")
+    ingest([str(log)], tmp_path / "x.parquet")
+    assert kept.read_text() == "the only copy"
+    ingest([str(log)], tmp_path / "x.parquet", overwrite=True)
+    assert not kept.exists()
+
+
+def test_states_that_nobody_asked_for_are_not_called_too_long(tmp_path):
+    report = ingest(
+        [str(FIXTURES / "formats" / "flat" / "search-r1.jsonl")],
+        tmp_path / "x.parquet",
+        state=StatePolicy.NONE,
+    )
+    assert report.n_states_left_out == 0

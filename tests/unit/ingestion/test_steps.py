@@ -254,3 +254,19 @@ def test_each_step_of_a_long_window_holds_only_its_own_ids():
     steps = steps_of(*calls)
     assert sum(len(step.prompt_delta) for step in steps) == 4 + 399
     assert all(step.origin is steps[0] for step in steps[1:])
+
+
+def test_what_a_call_says_of_its_sampling_overrules_the_record():
+    first, second = steps_of(
+        call([1], [5], sampling=Sampling(temperature=0.5)),
+        call([1, 5], [6]),
+        sampling=Sampling(model="m", temperature=1.0),
+    )
+    assert (first.model, first.temperature) == ("m", 0.5)
+    assert (second.model, second.temperature) == ("m", 1.0)
+
+
+@pytest.mark.parametrize("finish_reason", ["abort", "content_filter", "error"])
+def test_an_unknown_finish_reason_does_not_tell_whether_the_action_was_cut(finish_reason):
+    (step,) = steps_of(call([1], [5], finish_reason=finish_reason))
+    assert step.is_truncated is None
