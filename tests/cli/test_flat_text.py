@@ -34,8 +34,8 @@ def test_ids_made_from_text_are_not_checkable_for_drift(steps):
     assert "not checkable" in done.stdout
 
 
+@pytest.mark.torch
 def test_ids_made_from_text_are_scored_and_said_to_be_so(steps):
-    pytest.importorskip("torch")
     done = trajkit("score", steps, "--model", TINY, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(FIRST)

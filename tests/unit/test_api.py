@@ -8,11 +8,14 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import trajkit
 
 SOURCE = Path(trajkit.__file__).read_text()
 
 
+@pytest.mark.torch
 def test_every_public_name_has_one_home_and_is_found_there():
     homes = trajkit._HOMES
     assert sorted([*homes, "__version__"]) == sorted(trajkit.__all__)
