@@ -226,6 +226,18 @@ def take_sampling(fields: Fields) -> Sampling:
     )
 
 
+def take_whole(fields: Fields) -> dict[str, Any]:
+    """Return what a record says of its whole trajectory, by the names of `RawTrajectory`."""
+    return {
+        "trajectory_id": fields.take_name("trajectory_id", "id"),
+        "group_id": fields.take_name("group_id"),
+        "task_id": fields.take_name("task_id"),
+        "agent": fields.take_text("agent"),
+        "reward": fields.take_number("reward"),
+        "sampling": take_sampling(fields),
+    }
+
+
 def kind_of(value: object) -> str:
     """Return what a JSON value is called in a sentence."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}

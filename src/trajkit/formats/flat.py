@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from trajkit.errors import InputError, Place
-from trajkit.formats.fields import Fields, take_sampling
+from trajkit.formats.fields import Fields, take_whole
 from trajkit.formats.raw import Format, RawStep, RawTrajectory
 from trajkit.markup import (
     MARKUPS,
@@ -125,12 +125,7 @@ def _read(markup: Markup | None, record: Record) -> RawTrajectory:
         raise fields.missing(key)
     found = _parsed(record, text, prompt, markup, f"$.{key}")
     return RawTrajectory(
-        trajectory_id=fields.take_name("trajectory_id", "id"),
-        group_id=fields.take_name("group_id"),
-        task_id=fields.take_name("task_id"),
-        agent=fields.take_text("agent"),
-        reward=fields.take_number("reward"),
-        sampling=take_sampling(fields),
+        **take_whole(fields),
         extra=fields.rest() | found.pop("extra"),
         **found,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trajkit.formats.chat import Turn, split_turns, spoken_text
-from trajkit.formats.fields import Fields, take_sampling
+from trajkit.formats.fields import Fields, take_whole
 from trajkit.formats.raw import Format, RawStep, RawTrajectory
 from trajkit.safe.json import Record
 
@@ -26,12 +26,7 @@ def _read(record: Record) -> RawTrajectory:
         raise fields.missing("messages")
     turns, after = split_turns(messages, record.place)
     return RawTrajectory(
-        trajectory_id=fields.take_name("trajectory_id", "id"),
-        group_id=fields.take_name("group_id"),
-        task_id=fields.take_name("task_id"),
-        agent=fields.take_text("agent"),
-        reward=fields.take_number("reward"),
-        sampling=take_sampling(fields),
+        **take_whole(fields),
         tools_json=fields.take_json("tools"),
         steps=tuple(_step(turn) for turn in turns),
         messages_after=after,

@@ -11,7 +11,7 @@ from typing import Any
 
 from trajkit.errors import InputError
 from trajkit.formats.chat import Turn, split_turns
-from trajkit.formats.fields import Fields, take_sampling
+from trajkit.formats.fields import Fields, take_sampling, take_whole
 from trajkit.formats.raw import Format, RawStep, RawTrajectory
 from trajkit.safe.json import Record
 
@@ -59,12 +59,7 @@ def _read(record: Record) -> RawTrajectory:
         for i, call in enumerate(calls)
     )
     return RawTrajectory(
-        trajectory_id=fields.take_name("trajectory_id", "id"),
-        group_id=fields.take_name("group_id"),
-        task_id=fields.take_name("task_id"),
-        agent=fields.take_text("agent"),
-        reward=fields.take_number("reward"),
-        sampling=take_sampling(fields),
+        **take_whole(fields),
         tools_json=fields.take_json("tools"),
         steps=steps,
         messages_after=after,

@@ -14,7 +14,7 @@ import torch
 from trajkit.errors import NumericError, Place, UsageProblem
 from trajkit.scoring.checkpoint import Checkpoint, open_checkpoint, weights_digest
 from trajkit.scoring.head import Head, find_head
-from trajkit.scoring.library import architecture_of, build_model, quiet_transformers
+from trajkit.scoring.loader import architecture_of, build_model, quiet_transformers
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

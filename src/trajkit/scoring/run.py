@@ -22,7 +22,7 @@ from trajkit.scoring.guards import (
     demand_sampled,
     loss_names,
 )
-from trajkit.scoring.library import quiet_transformers
+from trajkit.scoring.loader import quiet_transformers
 from trajkit.scoring.logprobs import too_long
 from trajkit.scoring.mismatch import NoiseFloor
 from trajkit.scoring.model import LoadedModel, load_model

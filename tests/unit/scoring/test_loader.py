@@ -13,7 +13,7 @@ import trajkit
 from tests.score_builders import TINY, edit_config, random_model, tiny_llama
 from trajkit.errors import InputError, Place, UsageProblem
 from trajkit.scoring.checkpoint import open_checkpoint
-from trajkit.scoring.library import architecture_of, build_model, quiet_transformers
+from trajkit.scoring.loader import architecture_of, build_model, quiet_transformers
 
 SRC = str(Path(trajkit.__file__).parents[1])
 
