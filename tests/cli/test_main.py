@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -153,3 +154,23 @@ def test_an_ascii_locale_still_shows_everything(steps):
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
     assert b"A|" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ingest", ROLLOUTS, "--dry-run"),
+        ("drift-check", "STEPS"),
+        ("mask-view", "STEPS"),
+        ("info", "STEPS"),
+        ("schema",),
+        ("explain", "I301"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_color_paints_and_changes_nothing_else(words, steps):
+    command = [steps if word == "STEPS" else word for word in words]
+    plain = trajkit(*command, "--color", "never").stdout
+    painted = trajkit(*command, "--color", "always").stdout
+    assert painted != plain
+    assert re.sub(rb"\x1b\[[0-9;]*m", b"", painted) == plain

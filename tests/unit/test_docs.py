@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import trajkit
 from trajkit.cli.pages import FINDINGS, PAGES
 from trajkit.drift.findings import DriftKind
 from trajkit.errors import ERROR_CODES, ExitCode
@@ -52,3 +53,12 @@ def test_every_error_code_and_drift_kind_has_a_page():
     for page in PAGES.values():
         assert page.why.endswith(".")
         assert page.fix
+
+
+def test_the_python_in_the_readme_names_what_there_is():
+    (block,) = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+    compile(block, "README.md", "exec")
+    named = set(re.findall(r"\btrajkit\.(\w+)\(", block))
+    assert named >= {"ingest", "drift_check", "mask_view", "score"}
+    assert named <= set(trajkit.__all__)
+    assert set(re.findall(r"\bstep\.(\w+)", block)) <= set(dir(trajkit.Step))

@@ -95,7 +95,7 @@ def ingest(
 def _print(printer: Printer, report: IngestReport) -> None:
     printer.line(sampled_line(report.by_source, report.n_steps))
     verb = f"Wrote {report.out}:" if report.out else "Nothing written:"
-    printer.line(
+    printer.strong(
         f"{visible(verb)} {report.n_trajectories:,} trajectories, {report.n_steps:,} steps, "
         f"{report.n_action_tokens:,} action tokens"
     )
