@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trajkit.align import differing_regions, same_ids
-from trajkit.drift.findings import DriftFinding, DriftKind, Route
+from trajkit.align import same_ids
+from trajkit.drift.difference import differences
+from trajkit.drift.findings import DriftFinding, Route
 from trajkit.records import Ids, Step
 from trajkit.tokenizer import Tokenizer
 
@@ -41,31 +42,20 @@ def _known(step: Step, tokenizer: Tokenizer) -> Ids:
 
 
 def _findings(step: Step, action: Ids, again: Ids, tokenizer: Tokenizer) -> Iterator[DriftFinding]:
-    left, right = tokenizer.pieces(action), tokenizer.pieces(again)
-    for region in differing_regions(action, again, left, right):
-        mine = slice(region.left_start, region.left_end)
-        theirs = slice(region.right_start, region.right_end)
+    whole = ((0, len(action)),)
+    for found in differences(action, again, tokenizer, route=Route.IDS, action=whole):
+        mine, theirs = found.recorded, found.other
         yield DriftFinding(
             trajectory_id=step.trajectory_id,
             step_index=step.step_index,
-            route=Route.IDS,
-            kind=(
-                DriftKind.STRUCTURE
-                if _control(action[mine], tokenizer) != _control(again[theirs], tokenizer)
-                else DriftKind.IDS_ONLY
-                if b"".join(left[mine]) == b"".join(right[theirs])
-                else DriftKind.TEXT
-            ),
-            token_start=(step.prompt_len or 0) + region.left_start,
-            action_start=region.left_start,
-            byte_start=region.byte_start,
-            recorded_ids=tuple(action[mine].tolist()),
-            retokenized_ids=tuple(again[theirs].tolist()),
-            recorded_text=tokenizer.text(action[mine]),
-            retokenized_text=tokenizer.text(again[theirs]),
-            n_action_tokens=region.left_end - region.left_start,
+            route=found.route,
+            kind=found.kind,
+            token_start=(step.prompt_len or 0) + mine.start,
+            action_start=mine.start,
+            byte_start=found.byte_start,
+            recorded_ids=tuple(mine.region.tolist()),
+            retokenized_ids=tuple(theirs.region.tolist()),
+            recorded_text=tokenizer.text(mine.region),
+            retokenized_text=tokenizer.text(theirs.region),
+            n_action_tokens=mine.end - mine.start,
         )
-
-
-def _control(ids: Ids, tokenizer: Tokenizer) -> list[int]:
-    return [token_id for token_id in ids.tolist() if token_id in tokenizer.control]

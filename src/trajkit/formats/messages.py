@@ -49,4 +49,5 @@ FORMAT = Format(
     shape='{"messages": [{"role", "content"}]}',
     sniff=_sniff,
     read=_read,
+    as_chat=dict,
 )

@@ -121,4 +121,5 @@ FORMAT = Format(
     shape='{"turns": [{"prompt_token_ids", "response_token_ids", "logprobs"}]}',
     sniff=_sniff,
     read=_read,
+    as_chat=dict,
 )

@@ -85,9 +85,12 @@ class Format:
         shape: what a record looks like, in a few words.
         sniff: the reason to believe that a JSON value is of this format, or `None`.
         read: a record into a trajectory; raises `InputError` where it is not what it should be.
+        as_chat: a message of the source, or what it has for one, as the chat message that a
+            template takes; `None` where the source's messages are no conversation.
     """
 
     name: str
     shape: str
     sniff: Callable[[object], str | None]
     read: Callable[[Record], RawTrajectory]
+    as_chat: Callable[[Any], dict[str, Any]] | None = None
