@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trajkit.cli.console import Printer, sampled_line
-from trajkit.cli.options import Colour, Force, Quiet, TokenizerPath
+from trajkit.cli.options import (
+    ChatTemplatePath,
+    Colour,
+    Force,
+    Now,
+    Quiet,
+    TemplateKwargs,
+    TokenizerPath,
+    template_kwargs,
+)
 from trajkit.errors import ExitCode, UsageProblem
 from trajkit.safe.text import visible
 
@@ -29,8 +38,11 @@ def ingest(
     ] = "auto",
     tokenizer: TokenizerPath = None,
     retokenize: Annotated[
-        bool, typer.Option("--retokenize", help="Make ids from flat text with -t, and say so.")
+        bool, typer.Option("--retokenize", help="Make ids from text with -t, and say so.")
     ] = False,
+    chat_template: ChatTemplatePath = None,
+    template_variables: TemplateKwargs = None,
+    now: Now = None,
     markup: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +73,7 @@ def ingest(
     Reads per-call token records, Responses-style rows, chat message lists and flat text with tags
     (.json, .jsonl, .txt, .gz, .zst), and says which it took a file for. With -t, ids are checked
     against the vocabulary and the text columns are filled; with --retokenize, ids are made from
-    flat text and are called retokenized ever after.
+    flat text, or from messages by a chat template, and are called retokenized ever after.
 
       trajkit ingest rollouts.jsonl -o steps.parquet -t ./tokenizer
     """
@@ -78,6 +90,9 @@ def ingest(
             from_format=from_format,
             tokenizer=tokenizer,
             retokenize=retokenize,
+            chat_template=chat_template,
+            template_kwargs=template_kwargs(template_variables),
+            now=now,
             markup=markup,
             state=StatePolicy(state),
             on_error=OnError(on_error),
@@ -108,7 +123,7 @@ def _print(printer: Printer, report: IngestReport) -> None:
     if report.n_straddling_tokens:
         rows.append(["straddling", f"{report.n_straddling_tokens:,} tokens"])
     if report.n_control_text:
-        rows.append(["control text", f"{report.n_control_text:,} times in observations"])
+        rows.append(["control text", f"{report.n_control_text:,} times in messages"])
     if report.n_states_left_out:
         rows.append(
             ["state_before", f"left out for {report.n_states_left_out:,} trajectories over 64 MiB"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +19,31 @@ TokenizerPath = Annotated[
     Path | None,
     typer.Option(
         "-t", "--tokenizer", metavar="PATH", help="Folder with tokenizer.json, or the file."
+    ),
+]
+ChatTemplatePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--chat-template",
+        metavar="PATH",
+        help="A .jinja file or a folder; default: the one in the tokenizer's folder.",
+    ),
+]
+TemplateKwargs = Annotated[
+    str | None,
+    typer.Option(
+        "--template-kwargs",
+        metavar="JSON",
+        help='Variables for the chat template: {"enable_thinking": false}.',
+    ),
+]
+Now = Annotated[
+    datetime | None,
+    typer.Option(
+        "--now",
+        formats=["%Y-%m-%d"],
+        metavar="DATE",
+        help="What a chat template that asks takes for today.",
     ),
 ]
 Only = Annotated[
@@ -36,6 +63,21 @@ Colour = Annotated[
     Literal["auto", "always", "never"],
     typer.Option("--color", help="Colour the text form; auto obeys NO_COLOR and FORCE_COLOR."),
 ]
+
+
+def template_kwargs(text: str | None) -> dict[str, Any]:
+    """Return the variables that `--template-kwargs` gives.
+
+    Raises:
+        UsageProblem: U103 unless it is a JSON object.
+    """
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise UsageProblem("U103", f"--template-kwargs expects a JSON object, got {text}")
+    return value
 
 
 def step_filter(text: str | None) -> Callable[[int], bool] | None:

@@ -94,3 +94,11 @@ class Format:
     sniff: Callable[[object], str | None]
     read: Callable[[Record], RawTrajectory]
     as_chat: Callable[[Any], dict[str, Any]] | None = None
+
+
+def is_truncated(finish_reason: str | None) -> bool | None:
+    """Return whether a limit cut the action, `None` where the reason does not say."""
+    if finish_reason in ("length", "max_tokens", "max_output_tokens"):
+        return True
+    whole = ("stop", "eos", "end_turn", "stop_sequence", "tool_calls", "tool_use", "function_call")
+    return False if finish_reason in whole else None

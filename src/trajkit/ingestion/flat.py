@@ -16,29 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trajkit.ingestion.made import MadeIds, Note
 from trajkit.markup import FlatTrajectory, Piece
 from trajkit.records import ActionSource, Ids, PromptSource, Segment, SegmentKind, read_only
 from trajkit.template import Allow, LiteralText, TextPiece, encode_literally
 from trajkit.tokenizer import Tokenizer
 
 _UNTRUSTED = (SegmentKind.OBSERVATION, SegmentKind.WARNING)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlatIds:
-    """The ids of a flat text, cut into steps.
-
-    Attributes:
-        steps: fields of each step.
-        notes: what `extra_json` says of each step: `straddles` and `control_text`.
-    """
-
-    steps: tuple[dict[str, Any], ...]
-    notes: tuple[dict[str, list[dict[str, Any]]], ...]
-
-    def count(self, name: str) -> int:
-        """Return how many notes of a name there are."""
-        return sum(len(note.get(name, ())) for note in self.notes)
 
 
 def text_fields(flat: FlatTrajectory) -> list[dict[str, Any]]:
@@ -59,7 +43,7 @@ def text_fields(flat: FlatTrajectory) -> list[dict[str, Any]]:
     return fields
 
 
-def encode_flat(flat: FlatTrajectory, tokenizer: Tokenizer) -> FlatIds:
+def encode_flat(flat: FlatTrajectory, tokenizer: Tokenizer) -> MadeIds:
     """Return the ids of a flat text by step; a token belongs to the piece of its first byte.
 
     Raises:
@@ -73,7 +57,7 @@ def encode_flat(flat: FlatTrajectory, tokenizer: Tokenizer) -> FlatIds:
     firsts = np.searchsorted(owners, np.arange(len(pieces) + 1))
     parts = list(_parts(flat))
     starts = [part.start for part in parts]
-    notes: list[dict[str, list[dict[str, Any]]]] = [{} for _ in parts]
+    notes: list[dict[str, list[Note]]] = [{} for _ in parts]
     begins = np.cumsum([0, *map(len, texts)])
 
     def byte_of(piece: int, character: int) -> int:
@@ -95,7 +79,7 @@ def encode_flat(flat: FlatTrajectory, tokenizer: Tokenizer) -> FlatIds:
         note = {"text": text, "byte": byte_of(forged.piece, forged.start)}
         notes[step].setdefault("control_text", []).append(note)
     fields = (_fields(pieces, part, firsts, found.ids) for part in parts)
-    return FlatIds(
+    return MadeIds(
         steps=tuple(entry | {"tokenizer": tokenizer.name} for entry in fields), notes=tuple(notes)
     )
 

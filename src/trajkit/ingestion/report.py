@@ -6,16 +6,20 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trajkit.ingestion.flat import FlatIds
+from trajkit.ingestion.made import MadeIds
 from trajkit.records import ActionSource, Trajectory
 
-_STRADDLES = (
-    "tokens straddle the border of an action: they belong to whoever wrote their first byte, and "
-    "extra_json lists them under straddles"
-)
-_CONTROL_TEXT = (
-    "control tokens spelt in observations became text: extra_json lists them under control_text"
-)
+_ODDITIES = {
+    "straddles": "tokens straddle the border of an action: they belong to whoever wrote their "
+    "first byte, and extra_json lists them under straddles",
+    "control_text": "control tokens spelt in messages became text: extra_json lists them under "
+    "control_text",
+    "parted": "the template does not write an action behind its own generation prompt: extra_json "
+    "lists where under parted",
+    "left_out": "the template leaves out part of the policy's message: extra_json lists it under "
+    "left_out",
+}
+"""What can be odd about ids made here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class IngestReport:
     n_straddling_tokens: int = 0
     """Of ids made here: tokens whose text the policy and the environment wrote together."""
     n_control_text: int = 0
-    """Control tokens spelt in observations, which became text and no control ids."""
+    """Control tokens spelt in messages, which became text and no control ids."""
     by_source: Counter[str] = field(default_factory=Counter)
     by_format: Counter[str] = field(default_factory=Counter)
     by_warning: Counter[str] = field(default_factory=Counter)
@@ -93,9 +97,9 @@ class IngestReport:
         self.n_action_tokens += trajectory.n_action_tokens
         self.by_source.update(step.action_source.value for step in trajectory.steps)
 
-    def count_made(self, made: FlatIds) -> None:
+    def count_made(self, made: MadeIds) -> None:
         """Add what is odd about the ids made of one record."""
-        for name, sentence in (("straddles", _STRADDLES), ("control_text", _CONTROL_TEXT)):
+        for name, sentence in _ODDITIES.items():
             self.by_warning.update([sentence] * bool(made.count(name)))
         self.n_straddling_tokens += made.count("straddles")
         self.n_control_text += made.count("control_text")

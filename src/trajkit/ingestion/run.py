@@ -6,16 +6,19 @@ import base64
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from trajkit.errors import InputError, Place, TrajkitError, UsageProblem
 from trajkit.formats import detect, flat, format_named, formats_with
 from trajkit.formats.raw import Format, RawTrajectory
-from trajkit.ingestion.flat import FlatIds, encode_flat
+from trajkit.ingestion.flat import encode_flat
+from trajkit.ingestion.made import MadeIds
+from trajkit.ingestion.rendered import MessageRenderer
 from trajkit.ingestion.report import Detected, IngestReport
 from trajkit.ingestion.steps import Source, to_trajectory
 from trajkit.markup import Markup, load_markup
@@ -30,9 +33,12 @@ from trajkit.safe.json import BadRecord, Record, dumps, read_records
 from trajkit.safe.plain import is_text, read_text
 from trajkit.safe.unpack import SourceStream
 from trajkit.store.write import DatasetWriter, InputFile, Provenance, StatePolicy, is_one_file
+from trajkit.template import ChatTemplate, Setting, load_template
 from trajkit.tokenizer import Tokenizer, load_tokenizer
 
-_NOT_MADE = "--retokenize makes ids from flat text: this has no ids, and keeps none"
+_NOT_MADE = (
+    "--retokenize needs flat text or messages for each step: this has no ids, and keeps none"
+)
 
 
 class OnError(StrEnum):
@@ -49,6 +55,9 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
     from_format: str = "auto",
     tokenizer: Tokenizer | Path | str | None = None,
     retokenize: bool = False,
+    chat_template: ChatTemplate | Path | str | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+    now: datetime | None = None,
     markup: Markup | str | None = None,
     state: StatePolicy = StatePolicy.AUTO,
     on_error: OnError = OnError.STOP,
@@ -62,7 +71,11 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
         out: a `.parquet` file or a folder; `None` reads and reports, and writes nothing.
         from_format: a name in `FORMATS`, or `auto`.
         tokenizer: checks ids against its vocabulary and fills the text columns.
-        retokenize: whether ids are made from flat text, and said to be.
+        retokenize: whether ids are made from flat text and messages, and said to be.
+        chat_template: what messages are rendered with; `None` takes the one in the tokenizer's
+            folder.
+        template_kwargs: further variables for it (`enable_thinking`, ...).
+        now: what it takes for the present; `None` is the clock.
         markup: the tag profile that flat text is read with, or its name or TOML file; `None`
             takes the one that a pair of tags confirms.
         state: when the derived column `state_before` is written.
@@ -77,6 +90,10 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
         raise UsageProblem(
             "U103", "--retokenize needs a tokenizer", hint="give -t with the tokenizer's folder"
         )
+    if not retokenize and (chat_template is not None or template_kwargs):
+        raise UsageProblem(
+            "U103", "a chat template makes ids, which nobody asked for", hint="add --retokenize"
+        )
     profile = load_markup(markup) if isinstance(markup, str) else markup
     formats = formats_with(profile)
     job = _Job(
@@ -85,7 +102,7 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
         form=None if from_format == "auto" else format_named(from_format, formats),
         formats=formats,
         markup=profile,
-        retokenize=retokenize,
+        renderer=_renderer(chat_template, tokenizer, template_kwargs, now) if retokenize else None,
         tokenizer=load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer,
         state=state,
         on_error=on_error,
@@ -102,7 +119,7 @@ class _Job:
     form: Format | None
     formats: tuple[Format, ...]
     markup: Markup | None
-    retokenize: bool
+    renderer: MessageRenderer | None
     tokenizer: Tokenizer | None
     state: StatePolicy
     on_error: OnError
@@ -200,22 +217,28 @@ class _Job:
         raw = form.read(record)
         trajectory_id = self._id_for(raw.trajectory_id, record)
         source = Source(format=form.name, file=name, record=record.index, place=record.place)
-        made = self._ids_made(raw)
+        made = self._ids_made(raw, form, record)
         trajectory = to_trajectory(raw, trajectory_id, source, self.tokenizer, made)
         self.ids.add(trajectory_id)
         self.report.by_format[form.name] += 1
         self.report.by_warning.update(raw.warnings)
         return trajectory
 
-    def _ids_made(self, raw: RawTrajectory) -> FlatIds | None:
-        """Return ids made from a record's flat text, where that was asked for."""
-        if not self.retokenize or self.tokenizer is None or not raw.steps:
+    def _ids_made(self, raw: RawTrajectory, form: Format, record: Record) -> MadeIds | None:
+        """Return ids made from a record's flat text or messages, where that was asked for."""
+        if self.renderer is None or self.tokenizer is None or not raw.steps:
             return None
-        if raw.flat is None:
-            if any(call.action_ids is None for call in raw.steps):
-                self.report.by_warning[_NOT_MADE] += 1
+        if all(call.action_ids is not None for call in raw.steps):
             return None
-        made = encode_flat(raw.flat, self.tokenizer)
+        if raw.flat is not None:
+            made = encode_flat(raw.flat, self.tokenizer)
+        elif any(call.action_ids is not None for call in raw.steps):
+            made = None
+        else:
+            made = self.renderer.ids_of(raw, form, self.tokenizer, record.place)
+        if made is None:
+            self.report.by_warning[_NOT_MADE] += 1
+            return None
         self.report.count_made(made)
         return made
 
@@ -276,19 +299,44 @@ class _Job:
 
     def _provenance(self) -> Provenance:
         tokenizer = self.tokenizer
+        template = None if self.renderer is None else self.renderer.used
         return Provenance(
             inputs=tuple(self.inputs),
             tokenizer_name=None if tokenizer is None else tokenizer.name,
             tokenizer_fingerprint=None if tokenizer is None else tokenizer.fingerprint,
+            chat_template_sha256=None if template is None else template.sha256,
             options={
                 "from": "auto" if self.form is None else self.form.name,
                 "state": self.state.value,
                 "markup": None if self.markup is None else self.markup.name,
-                "retokenize": self.retokenize,
+                "retokenize": self.renderer is not None,
+                **({} if self.renderer is None else self.renderer.options()),
                 "on_error": self.on_error.value,
                 "limit": self.limit,
             },
         )
+
+
+def _renderer(
+    template: ChatTemplate | Path | str | None,
+    tokenizer: Tokenizer | Path | str | None,
+    kwargs: Mapping[str, Any] | None,
+    now: datetime | None,
+) -> MessageRenderer:
+    """Return what renders messages: with the template given, or the one beside the tokenizer."""
+    folder = None
+    if isinstance(tokenizer, str | Path):
+        folder = Path(tokenizer) if Path(tokenizer).is_dir() else Path(tokenizer).parent
+    if isinstance(template, str | Path):
+        template = load_template(template, folder)
+    elif template is None and folder is not None:
+        try:
+            template = load_template(folder)
+        except InputError as problem:
+            if problem.code != "T104":
+                raise
+    setting = Setting(kwargs=kwargs or {}, now=now or datetime.now().astimezone())
+    return MessageRenderer(template, setting)
 
 
 def quarantine_path(out: Path) -> Path:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from trajkit.errors import InputError, Place
-from trajkit.formats.raw import RawStep, RawTrajectory
-from trajkit.ingestion.flat import FlatIds, text_fields
+from trajkit.formats.raw import RawStep, RawTrajectory, is_truncated
+from trajkit.ingestion.flat import text_fields
+from trajkit.ingestion.made import MadeIds
 from trajkit.ingestion.prefix import Growth, PrefixTree
 from trajkit.ingestion.spelling import Speller
 from trajkit.records import (
@@ -45,7 +46,7 @@ def to_trajectory(
     trajectory_id: str,
     source: Source,
     tokenizer: Tokenizer | None,
-    made: FlatIds | None = None,
+    made: MadeIds | None = None,
 ) -> Trajectory:
     """Return the trajectory of a source record; ids are kept as they are.
 
@@ -54,7 +55,7 @@ def to_trajectory(
         trajectory_id: the source's id, or the one made for it.
         source: where it was read.
         tokenizer: names ids in text; without it the text columns stay null.
-        made: ids made from flat text, where that was asked for.
+        made: ids made from its text, where that was asked for.
 
     Raises:
         InputError: I304 when the tokenizer does not know an id.
@@ -72,7 +73,7 @@ class _Builder:
         trajectory_id: str,
         source: Source,
         tokenizer: Tokenizer | None,
-        made: FlatIds | None,
+        made: MadeIds | None,
     ) -> None:
         self._raw = raw
         self._id = trajectory_id
@@ -104,7 +105,7 @@ class _Builder:
             **grown,
             **self._messages(call, goes_on=self._goes_on(grown)),
             is_terminal=is_last,
-            action_text=self._action_text(call),
+            **self._action_text(call, grown),
             observation=call.observation,
             observations=call.observations,
             reward=self._reward(call, is_last=is_last),
@@ -143,11 +144,13 @@ class _Builder:
             "parent": last if call.has_messages else None,
             "action_source": ActionSource.NONE,
             "prompt_source": PromptSource.NONE,
-            "is_truncated": _is_truncated(call.finish_reason),
+            "is_truncated": is_truncated(call.finish_reason),
         }
         if self._texts is not None:
             ids = {} if self._made is None else self._made.steps[index]
             return fields | {"parent": last} | self._texts[index] | ids
+        if self._made is not None:
+            return fields | {"parent": last} | self._made.steps[index]
         if call.action_ids is not None:
             fields |= {"action_source": ActionSource.SAMPLED, "action_tokens": call.action_ids}
         if call.prompt_ids is None:
@@ -202,13 +205,15 @@ class _Builder:
         ids = call.action_ids
         if ids is None or not len(ids) or self._tokenizer is None:
             return False
-        return not _is_truncated(call.finish_reason) and int(ids[-1]) in self._tokenizer.control
+        return not is_truncated(call.finish_reason) and int(ids[-1]) in self._tokenizer.control
 
-    def _action_text(self, call: RawStep) -> str | None:
+    def _action_text(self, call: RawStep, grown: dict[str, Any]) -> dict[str, Any]:
         """Return what the action's ids spell, else the source's own words."""
+        if "action_text" in grown:
+            return {}
         if call.action_ids is None or self._tokenizer is None:
-            return call.action_text
-        return self._tokenizer.text(call.action_ids)
+            return {"action_text": call.action_text}
+        return {"action_text": self._tokenizer.text(call.action_ids)}
 
     def _goes_on(self, grown: dict[str, Any]) -> bool:
         """Return whether a prompt goes on from the previous step; a branch or a retry does not."""
@@ -269,11 +274,3 @@ class _Builder:
             extra_json=dumps({"record": raw.extra}) if raw.extra else None,
             exclude_reason="no_step",
         )
-
-
-def _is_truncated(finish_reason: str | None) -> bool | None:
-    """Return whether a limit cut the action, `None` where the reason does not say."""
-    if finish_reason in ("length", "max_tokens", "max_output_tokens"):
-        return True
-    whole = ("stop", "eos", "end_turn", "stop_sequence", "tool_calls", "tool_use", "function_call")
-    return False if finish_reason in whole else None

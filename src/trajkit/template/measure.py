@@ -70,11 +70,11 @@ class Turn:
         """Return the policy's own text, end-of-turn included."""
         return self.rendered.text[self.start : self.end]
 
-    def prompt_pieces(self, tokenizer: Tokenizer) -> tuple[TextPiece, ...]:
-        """Return the prompt in pieces to be encoded; T107 as in `Rendered.pieces`."""
-        pieces = self.prompt.pieces(tokenizer, 0, self.prompt_end)
-        more = (TextPiece(self.prompt_more, Allow.ALL),) if self.prompt_more else ()
-        return (*pieces, *more)
+    def prompt_pieces(self, tokenizer: Tokenizer, start: int = 0) -> tuple[TextPiece, ...]:
+        """Return the prompt from a character on in pieces to be encoded; T107 as there."""
+        pieces = self.prompt.pieces(tokenizer, start, self.prompt_end)
+        more = self.prompt_more[max(0, start - self.prompt_end) :]
+        return (*pieces, TextPiece(more, Allow.ALL)) if more else pieces
 
     def action_pieces(self, tokenizer: Tokenizer) -> tuple[TextPiece, ...]:
         """Return the action in pieces to be encoded; T107 as in `Rendered.pieces`."""

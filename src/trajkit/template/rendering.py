@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from trajkit.errors import InputError, RefusedError
@@ -81,6 +82,11 @@ class Rendered:
         """Return the spans of one message."""
         return tuple(span for span in self.spans if message in span.messages)
 
+    def spans_from(self, start: int) -> Iterator[LeafSpan]:
+        """Yield the spans that end behind a character."""
+        first = bisect_right(self.spans, start, key=lambda span: span.end)
+        return islice(self.spans, first, None)
+
     def pieces(
         self, tokenizer: Tokenizer, start: int = 0, end: int | None = None
     ) -> tuple[TextPiece, ...]:
@@ -99,7 +105,7 @@ class Rendered:
             )
         end = len(self.text) if end is None else end
         pieces, at = [], start
-        for span in self.spans[bisect_right(self.spans, start, key=lambda span: span.end) :]:
+        for span in self.spans_from(start):
             left, right = max(span.start, start), min(span.end, end)
             if left >= end:
                 break
