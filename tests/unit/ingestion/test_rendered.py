@@ -52,8 +52,8 @@ def chatml(tmp_path: Any, source: str = CHATML) -> Any:
 def ingested(tmp_path: Any, *records: Any, **options: Any) -> tuple[Any, list[Trajectory]]:
     log, out = tmp_path / "log.jsonl", tmp_path / "steps.parquet"
     log.write_text("".join(json.dumps(record) + "\n" for record in records))
-    options: dict[str, Any] = {"tokenizer": TINY, "retokenize": True, "overwrite": True} | options
-    report = ingest([str(log)], out, **options)
+    defaults: dict[str, Any] = {"tokenizer": TINY, "retokenize": True, "overwrite": True}
+    report = ingest([str(log)], out, **(defaults | options))
     return report, list(read_trajectories(out))
 
 
