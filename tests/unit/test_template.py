@@ -202,6 +202,14 @@ def test_a_template_s_own_error_is_told_without_acting(template):
         ("{{ messages.append(1) }}", "R105"),
         ("{{ namespace(_x=1) }}", "R105"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "R105"),
+        (
+            "{% set x = [1] * 9999 %}{% for i in x %}{% for j in x %}{% endfor %}{% endfor %}",
+            "R105",
+        ),
+        (
+            "{% macro f(n) %}{% if n %}{{ f(n-1) ~ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+            "R105",
+        ),
         ("{{ 'a' * 4000000000 }}", "R105"),
         ("{{ 4000000000 * 'a' }}", "R105"),
         ("{{ 9 ** 99999 }}", "R105"),

@@ -30,11 +30,13 @@ class Habits:
         text_arguments: whether a call's arguments may be JSON text: it is written as it is.
         object_arguments: whether they may be an object.
         nulls: whether a message without content shows its null.
+        empty_content: whether such a message needs an empty text in its place.
     """
 
     text_arguments: bool
     object_arguments: bool
     nulls: Nulls
+    empty_content: bool = False
 
 
 def habits_of(template: ChatTemplate) -> Habits:
@@ -43,12 +45,17 @@ def habits_of(template: ChatTemplate) -> Habits:
     A template that shows a call in neither form takes both: it leaves calls out, and nothing is
     lost by the form.
     """
-    for nulls in Nulls:
-        text, parsed = (_written(template, form, nulls) for form in (_TEXT, _OBJECT))
+    for nulls, content in ((Nulls.DROPPED, None), (Nulls.KEPT, None), (Nulls.DROPPED, "")):
+        text, parsed = (_written(template, form, content, nulls) for form in (_TEXT, _OBJECT))
         takes_text = text is not None and _TEXT in text
         takes_object = parsed is not None and _KEY in parsed and _VALUE in parsed
         if takes_text or takes_object:
-            return Habits(text_arguments=takes_text, object_arguments=takes_object, nulls=nulls)
+            return Habits(
+                text_arguments=takes_text,
+                object_arguments=takes_object,
+                nulls=nulls,
+                empty_content=content is not None,
+            )
     return Habits(text_arguments=True, object_arguments=True, nulls=Nulls.DROPPED)
 
 
@@ -57,16 +64,23 @@ def suited(messages: Iterable[Mapping[str, Any]], habits: Habits) -> list[dict[s
     return [_suited(message, habits) for message in messages]
 
 
-def _written(template: ChatTemplate, arguments: Any, nulls: Nulls) -> str | None:
-    """Return what a template writes of a small call, `None` when it refuses."""
+def _written(
+    template: ChatTemplate, arguments: Any, content: str | None, nulls: Nulls
+) -> str | None:
+    """Return what a template writes of a small call, `None` when it refuses it or what follows."""
     call = {"id": "callcall1", "type": "function"}
     function = {"name": "trajkitname", "arguments": arguments}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "trajkituser"},
-        {"role": "assistant", "content": None, "tool_calls": [call | {"function": function}]},
+        {"role": "assistant", "content": content, "tool_calls": [call | {"function": function}]},
+        {"role": "tool", "tool_call_id": "callcall1", "content": "trajkitresult"},
+        {"role": "assistant", "content": "trajkitanswer"},
+        {"role": "user", "content": "trajkituser"},
     ]
     try:
-        return render_text(template, messages, Setting(nulls=nulls))
+        for end in range(3, len(messages) + 1):
+            render_text(template, messages[:end], Setting(nulls=nulls))
+        return render_text(template, messages[:2], Setting(nulls=nulls))
     except TrajkitError:
         return None
 
@@ -75,7 +89,10 @@ def _suited(message: Mapping[str, Any], habits: Habits) -> dict[str, Any]:
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return dict(message)
-    return {**message, "tool_calls": [_suited_call(call, habits) for call in calls]}
+    fitting = {**message, "tool_calls": [_suited_call(call, habits) for call in calls]}
+    if habits.empty_content and message.get("content") is None:
+        fitting["content"] = ""
+    return fitting
 
 
 def _suited_call(call: Any, habits: Habits) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -27,9 +27,10 @@ from trajkit.safe.text import shorten
 MAX_TEXT = 64 << 20
 """Characters a render may have; a conversation of a million tokens has about four million."""
 MAX_LOOPS = 10_000_000
-"""Numbers that all `range` calls of one render may give together."""
+"""Rounds of loops, numbers of `range`, and calls that one render may have together."""
 MAX_SECONDS = 60.0
 
+_COUNTED = "trajkit_counted"
 _HINT = "look at the template: it is run as a program"
 _TROUBLE = (
     *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
@@ -93,6 +94,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         )
         self.n_loops = 0
         self.filters["tojson"] = _tojson
+        self.filters[_COUNTED] = self._counted
         self.globals.update(
             {
                 "raise_exception": _raise_exception,
@@ -116,12 +118,41 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise OverflowError("a product beyond all measure")
         return super().call_binop(context, operator, left, right)
 
+    def call(
+        __self,  # noqa: N805 - the arguments of a template's call may be named self
+        __context: jinja2.runtime.Context,
+        __obj: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Return what a call gives; each counts, for macros can call themselves twice."""
+        __self._count(1)
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
+        """Return the tree of a template, with the rounds of its loops counted."""
+        tree = super()._parse(source, name, filename)
+        for loop in tree.find_all(jinja2.nodes.For):
+            line = loop.iter.lineno
+            loop.iter = jinja2.nodes.Filter(loop.iter, _COUNTED, [], [], None, None, lineno=line)
+            loop.iter.set_environment(self)
+        return tree
+
+    @jinja2.pass_context  # so that it is not done when the template is compiled
+    def _counted(self, _: jinja2.runtime.Context, values: Iterable[Any]) -> Iterator[Any]:
+        for value in values:
+            self._count(1)
+            yield value
+
     def _range(self, *args: int) -> range:
         numbers = jinja2.sandbox.safe_range(*args)
-        self.n_loops += len(numbers)
-        if self.n_loops > MAX_LOOPS:
-            raise OverflowError(f"more than {MAX_LOOPS:,} numbers from range()")
+        self._count(len(numbers))
         return numbers
+
+    def _count(self, n: int) -> None:
+        self.n_loops += n
+        if self.n_loops > MAX_LOOPS:
+            raise OverflowError(f"more than {MAX_LOOPS:,} rounds of loops and calls")
 
 
 def compile_template(source: str, place: Place) -> jinja2.Template:
