@@ -111,7 +111,7 @@ class Ruler:
             edges = edges_of(rendered).get(k)
         last = self._where_content_would_end(own, upto) if edges is None else edges.last
         first = last if edges is None else edges.first
-        base = max(n_prompt, last)
+        base = cut_no_token(own, max(n_prompt, last), self._control)
         n_tail, stop = find_stop(own[base:], self._going_on(own[:base], upto), self._stops)
         fit, start, parts_at = TurnFit.SAME, n_prompt, None
         if n_prompt < len(before):
