@@ -425,7 +425,7 @@ def test_a_generation_prompt_that_never_enters_the_history_is_told(template, tin
 
 
 def test_an_empty_message_behind_a_prompt_that_opens_thoughts_is_its_end_of_turn(template, tiny):
-    turn, _ = turns_of(template(PREFILL), say("a", "", "b", "c"), tiny)
+    turn, _ = turn_spans(template(PREFILL), say("a", "", "b", "c"), tiny)
     assert turn.fit is TurnFit.PARTED
     assert turn.stop is not None
     assert turn.rendered.text[slice(*turn.stop)] == turn.action_text == "<|im_end|>"
