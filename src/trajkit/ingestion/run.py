@@ -265,6 +265,13 @@ class _Job:
             self.hashes[digest] += 1
             times = self.hashes[digest]
             given = digest if times == 1 else f"{digest}-{times}"
+        if not given:
+            raise InputError(
+                "I201",
+                "expected a trajectory id, found an empty string",
+                place=record.place,
+                hint="leave the key out where there is no id: one is made from the record",
+            )
         if given in self.ids:
             raise InputError(
                 "I401",

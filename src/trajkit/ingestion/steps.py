@@ -113,6 +113,10 @@ class _Builder:
             finish_reason=call.finish_reason,
             rollout_logprobs=call.logprobs,
             logprob_kind=None if call.logprobs is None else LogprobKind.UNKNOWN,
+            source_mask=call.source_mask,
+            advantages=call.advantages,
+            token_rewards=call.token_rewards,
+            policy_version=call.policy_version,
             tools_json=self._raw.tools_json if index == 0 else None,
             extra_json=self._extra(index, call, is_last=is_last),
         )
@@ -144,7 +148,9 @@ class _Builder:
             "parent": last if call.has_messages else None,
             "action_source": ActionSource.NONE,
             "prompt_source": PromptSource.NONE,
-            "is_truncated": is_truncated(call.finish_reason),
+            "is_truncated": is_truncated(call.finish_reason)
+            if call.is_truncated is None
+            else call.is_truncated,
         }
         if self._texts is not None:
             ids = {} if self._made is None else self._made.steps[index]
@@ -152,7 +158,7 @@ class _Builder:
         if self._made is not None:
             return fields | {"parent": last} | self._made.steps[index]
         if call.action_ids is not None:
-            fields |= {"action_source": ActionSource.SAMPLED, "action_tokens": call.action_ids}
+            fields |= {"action_source": call.action_source, "action_tokens": call.action_ids}
         if call.prompt_ids is None:
             return fields
         action = _NOTHING if call.action_ids is None else call.action_ids
@@ -166,20 +172,24 @@ class _Builder:
             "prompt_delta": delta,
             "prompt_len": len(call.prompt_ids),
             "segments": self._segments(growth, delta, call),
+            "tail_tokens": call.tail_ids,
         }
         if self._speller is not None:
-            self._check_vocabulary(index, growth.keep, delta, action)
+            tail = _NOTHING if call.tail_ids is None else call.tail_ids
+            self._check_vocabulary(index, growth.keep, delta, action, tail)
+            if call.tail_ids is not None:
+                fields["text_tail"] = self._speller.tokenizer.text(tail)
             keep, text = self._speller.delta(index, parent, growth.keep, delta)
             fields |= {"text_keep": keep, "text_delta": text}
             fields["tokenizer"] = self._speller.tokenizer.name
         return fields
 
-    def _check_vocabulary(self, index: int, keep: int, delta: Ids, action: Ids) -> None:
-        """Raise I304 at the first id that is not in the vocabulary; kept ids were checked."""
+    def _check_vocabulary(self, index: int, keep: int, *parts: Ids) -> None:
+        """Raise I304 at the first id of delta, action or tail that is not in the vocabulary."""
         tokenizer = self._tokenizer
         if tokenizer is None:
             return
-        for name, first, ids in (("prompt", keep, delta), ("action", 0, action)):
+        for name, first, ids in zip(("prompt", "action", "tail"), (keep, 0, 0), parts, strict=True):
             spot = tokenizer.first_unknown(ids)
             if spot is not None:
                 raise InputError(

@@ -17,6 +17,7 @@ _PIECE = 2**20  # bytes read at a time; a single record may take many
 _BIG_PIECE = 16 * _PIECE
 _CLOSERS = {"{": "}", "[": "]", '"': '"'}
 _SPACES = re.compile(r"[ \t\r\n]*")
+_BINARY = {b"PAR1": "a Parquet file", b"PK\x03\x04": "a zip archive"}
 # Finds where a value ends: numbers are measured, not made, and control characters are let through.
 _SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len, strict=False)
 
@@ -27,7 +28,7 @@ class Feed:
     `line` and `column` (in characters) count from 1, `offset` (in bytes) from 0.
 
     Raises:
-        InputError: I101, the file is UTF-16 or UTF-32.
+        InputError: I101, the file is no UTF-8: UTF-16, UTF-32, Parquet, a zip archive.
     """
 
     def __init__(self, stream: BinaryIO, file: str, limit: int) -> None:
@@ -41,7 +42,7 @@ class Feed:
         start = b""
         while len(start) < 4 and (more := stream.read(4 - len(start))):
             start += more
-        self._refuse_wide(start)
+        self._refuse_binary(start)
         if start.startswith(b"\xef\xbb\xbf"):
             start, self.offset = start[3:], 3
         self.put_back(start)
@@ -103,7 +104,17 @@ class Feed:
             hint="check that the file holds one record a line",
         )
 
-    def _refuse_wide(self, start: bytes) -> None:
+    def _refuse_binary(self, start: bytes) -> None:
+        """Raise I101 for what is no text by its first bytes."""
+        if start in _BINARY:
+            raise InputError(
+                "I101",
+                f"expected text, found {_BINARY[start]}",
+                place=Place(file=self.file, byte_offset=0),
+                hint=f"trajkit info {shlex.quote(self.file)} tells whether it was ingested before"
+                if start == b"PAR1"
+                else "unpack it first; .gz and .zst are read as they are",
+            )
         has_mark = start[:2] in (b"\xff\xfe", b"\xfe\xff")
         if has_mark or (0 in start and any(start)):
             raise InputError(

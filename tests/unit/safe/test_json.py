@@ -213,6 +213,17 @@ def test_wide_encodings_are_refused_by_name(encoding):
     assert "iconv" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("data", "found", "hint"),
+    [(b"PAR1\x15\x04PAR1", "Parquet", "trajkit info"), (b"PK\x03\x04rest", "zip", "unpack")],
+)
+def test_files_that_are_no_text_are_refused_by_name(data, found, hint):
+    with pytest.raises(InputError, match=found) as caught:
+        read(data)
+    assert caught.value.code == "I101"
+    assert hint in (caught.value.hint or "")
+
+
 # --- depth, size
 
 
