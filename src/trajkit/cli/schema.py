@@ -12,16 +12,15 @@ from trajkit.cli.options import Colour
 
 def schema(
     table: Annotated[
-        Literal["steps", "scores"], typer.Argument(help="Which table to describe.")
+        Literal["steps", "scores", "findings"], typer.Argument(help="Which table to describe.")
     ] = "steps",
     output_format: Annotated[Literal["text", "json"], typer.Option("--format")] = "text",
     color: Colour = "auto",
 ) -> None:
     """Print the columns of a Parquet table: name, type, whether null is allowed, meaning."""
-    from trajkit.store import schema as tables
+    from trajkit.store.schema import TABLES
 
-    columns = tables.COLUMNS if table == "steps" else tables.SCORES_COLUMNS
-    name = tables.SCHEMA_NAME if table == "steps" else tables.SCORES_SCHEMA_NAME
+    name, columns = TABLES[table]
     with Printer(colour=color) as printer:
         if output_format == "json":
             fields = [

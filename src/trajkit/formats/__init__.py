@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from trajkit.errors import InputError, UsageProblem
-from trajkit.formats import flat, messages, per_call, responses
+from trajkit.formats import flat, messages, per_call, responses, sharegpt, tau_bench
 from trajkit.formats.fields import kind_of
 from trajkit.formats.raw import Format, RawTrajectory
 from trajkit.markup import Markup
 from trajkit.safe.json import Record
 
-FORMATS: tuple[Format, ...] = (per_call.FORMAT, responses.FORMAT, messages.FORMAT, flat.FORMAT)
+FORMATS: tuple[Format, ...] = (
+    per_call.FORMAT,
+    responses.FORMAT,
+    tau_bench.FORMAT,
+    sharegpt.FORMAT,
+    messages.FORMAT,
+    flat.FORMAT,
+)
 """In the order in which they are tried: what carries ids comes first."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trajkit.errors import InputError, Place
+from trajkit.formats.nested import calls_in
 from trajkit.records import Observation
 from trajkit.safe.faults import QUARANTINE_HINT
 
@@ -28,13 +29,20 @@ class Turn:
     observations: tuple[Observation, ...] | None
 
 
-def split_turns(messages: Sequence[Any], place: Place) -> tuple[list[Turn], tuple[Any, ...]]:
+def split_turns(
+    messages: Sequence[Any], place: Place, path: str = "$.messages"
+) -> tuple[list[Turn], tuple[Any, ...]]:
     """Return a turn per assistant message, and the messages after the last one.
+
+    Args:
+        messages: chat messages.
+        place: the record they stand in.
+        path: where in the record.
 
     Raises:
         InputError: I201 when a message is no object, I203 when its role is not known.
     """
-    roles = [role_of(message, place, f"$.messages[{i}]") for i, message in enumerate(messages)]
+    roles = [role_of(message, place, f"{path}[{i}]") for i, message in enumerate(messages)]
     spots = [i for i, role in enumerate(roles) if role == POLICY]
     turns = []
     for number, spot in enumerate(spots):
@@ -79,6 +87,39 @@ def spoken_text(message: dict[str, Any]) -> str | None:
     return plain_text(message)
 
 
+def to_chat(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as chat templates take it; a plain chat message is equal to itself.
+
+    Parts of the content that have a key of their own in a chat message move there: reasoning to
+    `reasoning_content`, calls to `tool_calls`. Text that stands under `value` becomes text. What is
+    left is one text where it is nothing but text, and null where it is nothing.
+    """
+    content = message.get("content")
+    if not isinstance(content, list) or not any(map(_is_foreign, content)):
+        return dict(message)
+    thoughts, calls, left = [], [], []
+    for part in content:
+        text = _value_of(part) if _is_foreign(part) else None
+        found = calls_in(text) if text is not None and part["type"] == "tool_call" else None
+        if found is not None:
+            calls += found
+        elif text is not None and part["type"] == "reasoning":
+            thoughts.append(text)
+        else:
+            left.append(part if text is None else {"type": "text", "text": text})
+    texts = [text for text in map(_part_text, left) if text is not None]
+    chat = dict(message)
+    chat["content"] = left if len(texts) < len(left) else "".join(texts) if texts else None
+    if thoughts:
+        said = message.get("reasoning_content")
+        before = [said] if isinstance(said, str) and said else []
+        chat["reasoning_content"] = "\n".join([*before, *thoughts])
+    if calls:
+        known = message.get("tool_calls")
+        chat["tool_calls"] = [*(known if isinstance(known, list) else ()), *calls]
+    return chat
+
+
 def role_of(message: Any, place: Place, path: str) -> str:
     """Return a message's role.
 
@@ -117,6 +158,19 @@ def _part_text(part: Any) -> str | None:
         return None
     text = part.get("text", part.get("value"))
     return text if isinstance(text, str) else None
+
+
+def _is_foreign(part: Any) -> bool:
+    """Return whether a part of a content stands elsewhere, or otherwise, in a chat message."""
+    if not isinstance(part, dict) or _value_of(part) is None:
+        return False
+    kind = part.get("type")
+    return kind in ("reasoning", "tool_call") or (kind == "text" and "text" not in part)
+
+
+def _value_of(part: dict[str, Any]) -> str | None:
+    value = part.get("value", part.get("text"))
+    return value if isinstance(value, str) else None
 
 
 def _call_names(message: dict[str, Any]) -> dict[str, str]:

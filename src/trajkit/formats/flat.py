@@ -1,11 +1,13 @@
 """Flat text with tags: one conversation a record, `{"text"}` or `{"prompt", "response"}`, or .txt.
 
-Which tags there are says a profile of `trajkit.markup`: the one asked for, else the one that a pair
-of tags outside the prompt confirms.
+`{"example"}` is a text that may stand in a code fence, which is nobody's and is left out. Which
+tags there are says a profile of `trajkit.markup`: the one asked for, else the one that a pair of
+tags outside the prompt confirms.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -28,6 +30,10 @@ from trajkit.records import Observation
 from trajkit.safe.json import BadRecord, Record
 
 _RESPONSES = ("response", "completion", "output")
+_EXAMPLE = "example"
+_KEYS = ("prompt", "text", _EXAMPLE, *_RESPONSES)
+_NAMED = "texts by name, with tags"
+_FENCED = re.compile(r"(```[a-z]*\r?\n)(.*?)((?:\r?\n)?```\s*)\Z", re.DOTALL)
 _UNCLOSED = "an observation has no closing tag: it ends where the policy goes on"
 
 
@@ -87,7 +93,7 @@ def conversations(record: Record, markup: Markup | None) -> Iterator[Record | Ba
 def _sniff(markup: Markup | None, value: object) -> str | None:
     found = _texts(value)
     if found is None:
-        return None
+        return _NAMED if _has_named_texts(value) else None
     key, text, prompt = found
     if markup is not None:
         return f"{key}, read with the tag profile {markup.name}"
@@ -106,8 +112,16 @@ def _texts(value: object) -> tuple[str, str, str | None] | None:
         for key in _RESPONSES:
             if isinstance(value.get(key), str):
                 return f"prompt and {key}", value[key], prompt
-    text = value.get("text")
-    return ("text", text, None) if isinstance(text, str) else None
+    for key in ("text", _EXAMPLE):
+        if isinstance(value.get(key), str):
+            return key, value[key] if key == "text" else _unfenced(value[key])[1], None
+    return None
+
+
+def _unfenced(text: str) -> tuple[str, str, str]:
+    """Return a text that stands in a code fence without it, and the fence before and after it."""
+    found = _FENCED.match(text)
+    return ("", text, "") if found is None else (found[1], found[2], found[3])
 
 
 def _read(markup: Markup | None, record: Record) -> RawTrajectory:
@@ -115,26 +129,69 @@ def _read(markup: Markup | None, record: Record) -> RawTrajectory:
         return RawTrajectory(**_parsed(record, record.value, None, markup, "$"))
     fields = Fields(record.value, record.place)
     there = fields.rest()
-    key = next((name for name in _RESPONSES if there.get(name) is not None), "text")
-    prompt = None if key == "text" else fields.take_text("prompt")
-    if prompt is None and key != "text" and there.get("text") is None:
+    if _has_named_texts(there):
+        raise _many_texts(fields)
+    alone = _EXAMPLE if there.get("text") is None and _EXAMPLE in there else "text"
+    key = next((name for name in _RESPONSES if there.get(name) is not None), alone)
+    prompt = None if key == alone else fields.take_text("prompt")
+    if prompt is None and key != alone and there.get(alone) is None:
         raise fields.missing("prompt")
-    key = "text" if prompt is None else key
+    key = alone if prompt is None else key
     text = fields.take_text(key)
     if text is None:
         raise fields.missing(key)
-    found = _parsed(record, text, prompt, markup, f"$.{key}")
+    before, text, after = _unfenced(text) if key == _EXAMPLE else ("", text, "")
+    skipped = len(before.encode("utf-8")) - len((prompt or "").encode("utf-8"))
+    found = _parsed(record, text, prompt, markup, f"$.{key}", skipped)
+    fence = {_EXAMPLE: [before, after]} if before else {}
     return RawTrajectory(
         **take_whole(fields),
-        extra=fields.rest() | found.pop("extra"),
+        extra=fields.rest() | fence | found.pop("extra"),
         **found,
     )
 
 
+def _has_named_texts(value: object) -> bool:
+    """Return whether a value is nothing but texts by name, some of them with tags of a profile."""
+    if not isinstance(value, dict) or not value or {*_KEYS} & value.keys():
+        return False
+    texts = list(value.values())
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    return sum(choose(text) is not None for text in texts) > 1
+
+
+def _many_texts(fields: Fields) -> InputError:
+    """Return the error for texts by name: examples for a prompt, which no policy sampled."""
+    name = next(iter(fields.rest()))
+    return InputError(
+        "I404",
+        f"where the prompt ends is unknown: the record is {len(fields.rest())} texts by name, as "
+        "the examples of a prompt are kept",
+        place=fields.place(name),
+        excerpt=str(fields.rest()[name])[:80],
+        hint='give each text a record of its own, {"prompt": ..., "response": ...}',
+    )
+
+
 def _parsed(
-    record: Record, text: str, prompt: str | None, markup: Markup | None, path: str
+    record: Record,
+    text: str,
+    prompt: str | None,
+    markup: Markup | None,
+    path: str,
+    skipped: int = 0,
 ) -> dict[str, Any]:
-    """Return the steps of a text, and what else a trajectory takes from it."""
+    """Return the steps of a text, and what else a trajectory takes from it.
+
+    Args:
+        record: what the text stands in.
+        text: what follows the prompt, or all of it.
+        prompt: where that stands apart.
+        markup: the profile asked for, `None` to choose one.
+        path: where in the record the text stands.
+        skipped: bytes from the start of prompt + text back to the start of what stands there.
+    """
     chosen = markup
     if chosen is None:
         found = choose(text, prompt=prompt)
@@ -158,12 +215,11 @@ def _parsed(
                 f"{chosen.name} takes them for the policy's own words",
             )
     except InputError as problem:
-        n_prompt = len((prompt or "").encode("utf-8"))
         if isinstance(record.value, str):
             place = _moved(problem, record, record.byte_offset, record.line - 1)
         else:
             at = problem.place.byte_offset if problem.place is not None else None
-            offset = None if at is None else max(0, at - n_prompt)
+            offset = None if at is None else max(0, at + skipped)
             place = replace(record.place, path=path, byte_offset=offset)
         raise _placed(problem, place) from None
     return {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from trajkit.formats.chat import Turn, split_turns, spoken_text
+from trajkit.formats.chat import Turn, split_turns, spoken_text, to_chat
 from trajkit.formats.fields import Fields, take_whole
+from trajkit.formats.nested import take_tools
 from trajkit.formats.raw import Format, RawStep, RawTrajectory
 from trajkit.safe.json import Record
 
@@ -25,16 +26,19 @@ def _read(record: Record) -> RawTrajectory:
     if messages is None:
         raise fields.missing("messages")
     turns, after = split_turns(messages, record.place)
+    tools, warnings = take_tools(fields)
     return RawTrajectory(
         **take_whole(fields),
-        tools_json=fields.take_json("tools"),
-        steps=tuple(_step(turn) for turn in turns),
+        tools_json=tools,
+        steps=tuple(step_of(turn) for turn in turns),
         messages_after=after,
         extra=fields.rest(),
+        warnings=warnings,
     )
 
 
-def _step(turn: Turn) -> RawStep:
+def step_of(turn: Turn) -> RawStep:
+    """Return the step of a turn: its messages verbatim, its words where they are all of it."""
     return RawStep(
         messages_added=turn.added,
         action_message=turn.message,
@@ -49,5 +53,5 @@ FORMAT = Format(
     shape='{"messages": [{"role", "content"}]}',
     sniff=_sniff,
     read=_read,
-    as_chat=dict,
+    as_chat=to_chat,
 )

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from trajkit.errors import InputError
-from trajkit.formats.chat import Turn, split_turns
+from trajkit.formats.chat import Turn, split_turns, to_chat
 from trajkit.formats.fields import Fields, take_sampling, take_whole
+from trajkit.formats.nested import take_tools
 from trajkit.formats.raw import Format, RawStep, RawTrajectory
 from trajkit.safe.json import Record
 
@@ -54,17 +55,18 @@ def _read(record: Record) -> RawTrajectory:
     if calls is None:
         raise fields.missing(name)
     turns, after, warnings = _turns(fields, len(calls))
+    tools, doubts = take_tools(fields)
     steps = tuple(
         _step(Fields(call, record.place, f"$.{name}[{i}]"), turns[i] if turns else None)
         for i, call in enumerate(calls)
     )
     return RawTrajectory(
         **take_whole(fields),
-        tools_json=fields.take_json("tools"),
+        tools_json=tools,
         steps=steps,
         messages_after=after,
         extra=fields.rest(),
-        warnings=warnings,
+        warnings=warnings + doubts,
     )
 
 
@@ -121,5 +123,5 @@ FORMAT = Format(
     shape='{"turns": [{"prompt_token_ids", "response_token_ids", "logprobs"}]}',
     sniff=_sniff,
     read=_read,
-    as_chat=dict,
+    as_chat=to_chat,
 )

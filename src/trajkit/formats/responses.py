@@ -12,6 +12,7 @@ from typing import Any
 
 from trajkit.formats.chat import POLICY, plain_text, role_of
 from trajkit.formats.fields import Fields, take_sampling
+from trajkit.formats.nested import take_tools
 from trajkit.formats.raw import Format, RawStep, RawTrajectory
 from trajkit.records import Floats, Ids, Observation
 from trajkit.safe.json import Record
@@ -55,8 +56,8 @@ def _read(record: Record) -> RawTrajectory:
     output = response.take_list("output")
     if output is None:
         raise response.missing("output")
-    given = params.take("input")
-    before = tuple(given) if isinstance(given, list) else () if given is None else (given,)
+    before = _input(params)
+    tools, doubts = take_tools(params)
     opening, *calls = _calls(output, response)
     before += tuple(opening.replies)
     task_index, trajectory_id = _indices(fields)
@@ -67,13 +68,30 @@ def _read(record: Record) -> RawTrajectory:
         task_id=fields.take_name("task_id") or task_index,
         reward=fields.take_number("reward"),
         sampling=sampling,
-        tools_json=params.take_json("tools"),
+        tools_json=tools,
         steps=tuple(_steps(calls, before)),
         messages_after=tuple(calls[-1].replies) if calls else before,
         extra=fields.rest()
         | {"responses_create_params": params.rest(), "response": response.rest()},
-        warnings=(_NOT_COLLECTED,) if any(call.has_empty_ids for call in calls) else (),
+        warnings=doubts + ((_NOT_COLLECTED,) if any(call.has_empty_ids for call in calls) else ()),
     )
+
+
+def _input(params: Fields) -> tuple[Any, ...]:
+    """Return the items that the first call was given: text alone is what the user said.
+
+    Raises:
+        InputError: I201 when it is neither text nor a list of text and objects.
+    """
+    given = params.take("input")
+    if given is None or isinstance(given, str):
+        return () if given is None else (given,)
+    if not isinstance(given, list):
+        raise params.wrong("input", "a string or a list of items", given)
+    for index, item in enumerate(given):
+        if not isinstance(item, str | dict):
+            raise params.wrong(f"input[{index}]", "an item or a string", item)
+    return tuple(given)
 
 
 def _indices(fields: Fields) -> tuple[str | None, str | None]:
@@ -179,9 +197,78 @@ def _results(call: _Call) -> tuple[Observation, ...] | None:
     return tuple(results) or None
 
 
+def as_chat(source: Any) -> dict[str, Any]:
+    """Return an item, or the items of one call, as one chat message; text is the user's.
+
+    Reasoning goes to `reasoning_content`, calls to `tool_calls`, arguments as they are. An item
+    that chat messages have no place for stands among the calls as it is.
+    """
+    if isinstance(source, str):
+        return {"role": "user", "content": source}
+    if isinstance(source, list):
+        return _call_as_chat(source)
+    if _is_result(source):
+        message = {"role": "tool", "content": _reply_text(source)}
+        return message | ({"tool_call_id": source["call_id"]} if "call_id" in source else {})
+    if "role" in source:
+        return {"role": source["role"], "content": _chat_content(source.get("content"))}
+    return _call_as_chat([source])
+
+
+def _call_as_chat(items: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the items that one call sampled as the policy's message."""
+    thoughts, contents, calls = [], [], []
+    for item in items:
+        kind = item.get("type")
+        if kind == "reasoning":
+            thoughts += _thoughts(item)
+        elif kind == "message" or (kind is None and "role" in item):
+            contents.append(_chat_content(item.get("content")))
+        else:
+            calls.append(_chat_call(item))
+    texts = [content for content in contents if isinstance(content, str)]
+    message: dict[str, Any] = {"role": POLICY, "content": "\n".join(texts) if texts else None}
+    if len(texts) < len(contents):
+        message["content"] = contents[0] if len(contents) == 1 else contents
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _chat_content(content: Any) -> Any:
+    """Return a content as one text where all of it is text."""
+    if not isinstance(content, list):
+        return content
+    texts = [plain_text({"content": [part]}) for part in content]
+    return "".join(map(str, texts)) if None not in texts else content
+
+
+def _thoughts(item: dict[str, Any]) -> list[str]:
+    """Return the texts of a reasoning item: what was thought, else what was said of it."""
+    for key in ("content", "summary"):
+        parts = item.get(key)
+        listed = parts if isinstance(parts, list) else []
+        texts = [part.get("text") for part in listed if isinstance(part, dict)]
+        if known := [text for text in texts if isinstance(text, str)]:
+            return known
+    return []
+
+
+def _chat_call(item: dict[str, Any]) -> dict[str, Any]:
+    match item:
+        case {"type": "function_call", "name": name, "arguments": arguments}:
+            call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        case {"type": "custom_tool_call", "name": name, "input": given}:
+            call = {"type": "custom", "custom": {"name": name, "input": given}}
+        case _:
+            return item
+    return ({"id": item["call_id"]} if "call_id" in item else {}) | call
+
+
 FORMAT = Format(
     name="responses",
     shape='{"responses_create_params": {"input"}, "response": {"output": [items]}}',
     sniff=_sniff,
     read=_read,
+    as_chat=as_chat,
 )

@@ -4,6 +4,7 @@
     load.py       a name or a TOML file → `Markup`
     marks.py      a markup → the places in a text where its marks stand
     scan.py       marks → pieces of text, each with a kind and a writer
+    numbers.py    labels that count → where the prompt ends
     observe.py    how far the environment's text goes
     flat.py       pieces → prompt, actions, observations: `parse`, `split`
     choose.py     a text → the profile that fits

@@ -72,8 +72,8 @@ def _pair(data: bytes, markup: Markup, start: int) -> str | None:
     """
     turns = markup.turns
     if turns is not None:
-        nxt = re.compile(rb"\r?\n\r?\n" + re.escape(turns.open.encode()) + rb"system\r?\n")
-        other = nxt.search(data, start)
+        first = rb"SYSTEM:" if turns.labels else re.escape(turns.open.encode()) + rb"system\r?\n"
+        other = re.compile(rb"\r?\n\r?\n" + first).search(data, start)
         data = data[: other.start()] if other else data
     labels = [tag for tag in markup.tags if tag.close is None and tag.kind is not SegmentKind.THINK]
     if labels:

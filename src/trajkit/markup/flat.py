@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from trajkit.errors import InputError, Place
 from trajkit.markup.marks import Mark, Marks, Sort
+from trajkit.markup.numbers import numbered_start
 from trajkit.markup.observe import SPACE
 from trajkit.markup.profiles import Markup, Side
 from trajkit.markup.scan import Piece, Scan
@@ -120,14 +121,19 @@ def prompt_end(data: bytes, markup: Markup, start: int) -> int:
         if data.count(wanted) == 1:
             return data.index(wanted) + len(wanted)
         what = f"expected {markup.prompt_end!r} once, found it {data.count(wanted)} times"
+    elif (first := numbered_start(data, markup, start)) is not None:
+        return first
     elif markup.turns is None:
         what = f"the profile {markup.name} marks no turns, and the record has no prompt of its own"
     else:
-        head = next(_turn_heads(data, markup, start), None)
+        heads = _turn_heads(data, markup, start) if _is_told(data, markup, start) else iter(())
+        head = next(heads, None)
         if head is not None:
             return head.end
         roles = " or ".join(markup.turns.policy_roles)
         what = f"there is no {markup.turns.open}{roles}"
+        if markup.turns.labels:
+            what = f"the text does not begin with a role, or no {roles} speaks"
     raise InputError(
         "I404",
         f"where the prompt ends is unknown: {what}",
@@ -135,6 +141,12 @@ def prompt_end(data: bytes, markup: Markup, start: int) -> int:
         hint='give the prompt apart, {"prompt": ..., "response": ...}, or prompt_end in a TOML '
         "file with --markup",
     )
+
+
+def _is_told(data: bytes, markup: Markup, start: int) -> bool:
+    """Return whether all of a text is somebody's: labels count only where one stands first."""
+    has_labels = markup.turns is not None and bool(markup.turns.labels)
+    return not has_labels or _starts_turn(data, markup, start)
 
 
 def _turn_heads(data: bytes, markup: Markup, start: int) -> Iterator[Mark]:

@@ -115,7 +115,8 @@ def _markup(table: _Table, stem: str) -> Markup:
     table.done()
     marks = [mark for tag in found.tags for mark in (tag.open, tag.close) if mark is not None]
     marks += list(found.phrases)
-    marks += [found.turns.open, found.turns.close] if found.turns is not None else []
+    if found.turns is not None:
+        marks += found.turns.labels or (found.turns.open, found.turns.close)
     twice = next((mark for mark in marks if marks.count(mark) > 1), None)
     if not marks:
         raise table.wrong("tags", "it has neither tags nor turns")
@@ -127,12 +128,18 @@ def _markup(table: _Table, stem: str) -> Markup:
 
 
 def _turns(table: _Table) -> Turns:
+    labels = table.texts("labels")
+    default = "" if labels else None
+    roles = table.texts("policy_roles") or ("assistant",)
     turns = Turns(
-        open=table.text("open"),
-        close=table.text("close"),
-        policy_roles=table.texts("policy_roles") or ("assistant",),
+        open=table.text("open", default),
+        close=table.text("close", default),
+        policy_roles=tuple(role.lower() for role in roles) if labels else roles,
+        labels=labels,
     )
     table.done()
+    if labels and (turns.open or turns.close):
+        raise table.wrong("labels", "turns have labels, or open and close, not both")
     return turns
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
 
-from trajkit.markup.profiles import Markup, Side, Tag
+from trajkit.markup.profiles import Markup, Side, Tag, Turns
 
 Make = Callable[[re.Match[bytes], int], "Mark"]
 """A match and the number of its group into the mark that it is."""
@@ -67,6 +67,8 @@ class Marks:
         self._pattern, self._makers = _grammar(markup)
         self._start = start
         self._first = self._made(self._pattern.match(data[start : start + _HEAD]))
+        if self._first is not None and _is_inside_line(data, start, markup, self._first):
+            self._first = None
 
     def next(self, at: int) -> Mark | None:
         """Return the first mark at or after a byte; `None` when there is none."""
@@ -88,8 +90,10 @@ def _grammar(markup: Markup) -> tuple[re.Pattern[bytes], dict[int, Make]]:
         (re.escape(phrase.encode()), 0, _plain(Sort.PHRASE, None)) for phrase in markup.phrases
     ]
     if markup.turns is not None:
-        parts.append((re.escape(markup.turns.open.encode()) + _ROLE, 1, _turn))
-        parts.append((re.escape(markup.turns.close.encode()), 0, _plain(Sort.TURN_CLOSE, None)))
+        parts.append((_turn_open(markup.turns), 1, _turn(markup.turns)))
+        if not markup.turns.labels:
+            close = re.escape(markup.turns.close.encode())
+            parts.append((close, 0, _plain(Sort.TURN_CLOSE, None)))
     for tag in sorted(markup.tags, key=lambda tag: -len(tag.open)):
         head, label, rest = tag.open.partition("{n}")
         if label:
@@ -107,13 +111,47 @@ def _grammar(markup: Markup) -> tuple[re.Pattern[bytes], dict[int, Make]]:
     return re.compile(pattern, re.MULTILINE), makers
 
 
+def turn_head(turns: Turns) -> bytes:
+    """Return a pattern, for multi-line matching, of a turn's head up to its content."""
+    if turns.labels:
+        return rb"^(?:" + _any_of(turns.labels) + rb"):"
+    return re.escape(turns.open.encode()) + rb"[^\n]{1,40}\n"
+
+
+def turn_end(turns: Turns) -> bytes:
+    """Return a pattern, for multi-line matching, of what ends a turn."""
+    if turns.labels:
+        return rb"(?=" + turn_head(turns) + rb"|\Z)"
+    return re.escape(turns.close.encode())
+
+
+def _turn_open(turns: Turns) -> bytes:
+    if turns.labels:
+        return rb"^(" + _any_of(turns.labels) + rb"):[ \t]?(?:\r?\n)?"
+    return re.escape(turns.open.encode()) + _ROLE
+
+
+def _any_of(labels: tuple[str, ...]) -> bytes:
+    return b"|".join(re.escape(label.encode()) for label in labels)
+
+
+def _is_inside_line(data: bytes, start: int, markup: Markup, first: Mark) -> bool:
+    """Return whether a turn's label would stand right behind another one, in its line."""
+    has_labels = markup.turns is not None and bool(markup.turns.labels)
+    return has_labels and first.sort is Sort.TURN_OPEN and data[start - 1 : start] not in b"\n"
+
+
 def _plain(sort: Sort, tag: Tag | None) -> Make:
     return lambda match, _: Mark(sort=sort, start=match.start(), end=match.end(), tag=tag)
 
 
-def _turn(match: re.Match[bytes], group: int) -> Mark:
-    role = match[group + 1].decode()
-    return Mark(sort=Sort.TURN_OPEN, start=match.start(), end=match.end(), role=role)
+def _turn(turns: Turns) -> Make:
+    def make(match: re.Match[bytes], group: int) -> Mark:
+        role = match[group + 1].decode()
+        role = role.lower() if turns.labels else role
+        return Mark(sort=Sort.TURN_OPEN, start=match.start(), end=match.end(), role=role)
+
+    return make
 
 
 def _label(tag: Tag) -> Make:

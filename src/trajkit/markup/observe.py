@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from trajkit.markup.marks import Mark, Marks, Sort
+from trajkit.markup.marks import Mark, Marks, Sort, turn_end, turn_head
 from trajkit.markup.profiles import Markup, Side
 
 SPACE = b" \t\r\n"
@@ -112,12 +112,10 @@ def _wrapped_extent(data: bytes, markup: Markup, start: int) -> Extent | int | N
         opened, closed = tag.open.encode(), (tag.close or "").encode()
         if tag.writer is not Side.ENVIRONMENT or not closed or not data.startswith(opened, first):
             continue
-        turn_open, turn_close = (
-            re.escape(mark.encode()) for mark in (markup.turns.open, markup.turns.close)
-        )
-        another = turn_open + rb"[^\n]{1,40}\n\s*" + re.escape(opened)
-        end = re.escape(closed) + rb"\s*" + turn_close
-        whole = re.compile(end + rb"|(" + another + rb")").search(data, first)
+        another = turn_head(markup.turns) + rb"\s*" + re.escape(opened)
+        end = re.escape(closed) + rb"\s*" + turn_end(markup.turns)
+        pattern = re.compile(end + rb"|(" + another + rb")", re.MULTILINE)
+        whole = pattern.search(data, first)
         if whole is None:
             return None
         if whole[1] is not None:

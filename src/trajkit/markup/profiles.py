@@ -42,11 +42,19 @@ class Tag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """How turns are marked: `open`, a role, the end of the line, the content, `close`."""
+    """How turns are marked: `open`, a role, the end of the line, the content, `close`.
 
-    open: str
-    close: str
+    Attributes:
+        open, close: what stands around a turn; empty where labels mark it.
+        policy_roles: whose turns the policy writes.
+        labels: the roles that begin a turn by their name and a colon at the start of a line, up to
+            the next such line; the role is the name in lower case.
+    """
+
+    open: str = ""
+    close: str = ""
     policy_roles: tuple[str, ...]
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +78,29 @@ class Markup:
 
 
 _POLICY, _ENVIRONMENT = Side.POLICY, Side.ENVIRONMENT
+_LABELLED = Turns(labels=("SYSTEM", "USER", "ASSISTANT", "TOOL"), policy_roles=("assistant",))
 _CHATML = Turns(open="<|im_start|>", close="<|im_end|>", policy_roles=("assistant",))
 _THINK = Tag(
     open="<think>", close="</think>", kind=SegmentKind.THINK, writer=_POLICY, closer=_POLICY
+)
+_HERMES = (
+    _THINK,
+    Tag(
+        open="<tool_call>",
+        close="</tool_call>",
+        kind=SegmentKind.TOOL_CALL,
+        writer=_POLICY,
+        closer=_POLICY,
+    ),
+    Tag(
+        open="<tool_response>",
+        close="</tool_response>",
+        kind=SegmentKind.OBSERVATION,
+        writer=_ENVIRONMENT,
+        closer=_ENVIRONMENT,
+        before="\n",
+        after="\n",
+    ),
 )
 
 _INVALID_ACTION = (
@@ -113,29 +141,7 @@ MARKUPS: tuple[Markup, ...] = (
         ),
         phrases=(_INVALID_ACTION,),
     ),
-    Markup(
-        name="hermes",
-        turns=_CHATML,
-        tags=(
-            _THINK,
-            Tag(
-                open="<tool_call>",
-                close="</tool_call>",
-                kind=SegmentKind.TOOL_CALL,
-                writer=_POLICY,
-                closer=_POLICY,
-            ),
-            Tag(
-                open="<tool_response>",
-                close="</tool_response>",
-                kind=SegmentKind.OBSERVATION,
-                writer=_ENVIRONMENT,
-                closer=_ENVIRONMENT,
-                before="\n",
-                after="\n",
-            ),
-        ),
-    ),
+    Markup(name="hermes", turns=_CHATML, tags=_HERMES),
     Markup(
         name="react",
         tags=(
@@ -171,5 +177,6 @@ MARKUPS: tuple[Markup, ...] = (
         ),
     ),
     Markup(name="chatml", turns=_CHATML),
+    Markup(name="hermes-labels", turns=_LABELLED, tags=_HERMES),
 )
 """In the order in which they are tried: what more is asked of comes first."""

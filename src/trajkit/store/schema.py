@@ -12,6 +12,7 @@ import pyarrow as pa
 
 SCHEMA_NAME = "trajkit/1"
 SCORES_SCHEMA_NAME = "trajkit.scores/1"
+FINDINGS_SCHEMA_NAME = "trajkit.findings/1"
 METADATA_KEY = b"trajkit"
 DERIVED = frozenset({"state_before"})
 """Columns written for other readers and never read back: the steps rebuild them."""
@@ -153,6 +154,36 @@ SCORES_COLUMNS: tuple[Column, ...] = (
     ),
 )
 
+FINDINGS_COLUMNS: tuple[Column, ...] = (
+    _c("trajectory_id", _STRING, "as in the data", required=True),
+    _c("step_index", _INT, "as in the data", required=True),
+    _c("route", _STRING, "how the other ids were made", required=True),
+    _c("kind", _STRING, "what differs: arithmetic", required=True),
+    _c("cause", _STRING, "why: inference, or UNEXPLAINED", required=True),
+    _c("token_start", _INT, "first differing id, counted in prompt + action", required=True),
+    _c("action_start", _INT, "the same in the action; null: it begins outside of it"),
+    _c("byte_start", pa.int64(), "bytes of the action before it; null as above"),
+    _c("n_action_tokens", _INT, "recorded action ids in the region", required=True),
+    _c("recorded_ids", _IDS, "ids of the record", required=True),
+    _c("retokenized_ids", _IDS, "ids in their place", required=True),
+    _c("recorded_text", _TEXT, "what recorded_ids decode to; null without a tokenizer"),
+    _c("retokenized_text", _TEXT, "what retokenized_ids decode to; null without a tokenizer"),
+    _c(
+        "evidence_json",
+        _TEXT,
+        "what the cause was told by, and route-specific facts",
+        required=True,
+    ),
+)
+
+
+TABLES: dict[str, tuple[str, tuple[Column, ...]]] = {
+    "steps": (SCHEMA_NAME, COLUMNS),
+    "scores": (SCORES_SCHEMA_NAME, SCORES_COLUMNS),
+    "findings": (FINDINGS_SCHEMA_NAME, FINDINGS_COLUMNS),
+}
+"""Every table that is written, with the name of its schema."""
+
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
     """Return the Arrow schema of a table of columns."""
@@ -161,3 +192,4 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
 
 SCHEMA = arrow_schema(COLUMNS)
 SCORES_SCHEMA = arrow_schema(SCORES_COLUMNS)
+FINDINGS_SCHEMA = arrow_schema(FINDINGS_COLUMNS)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trajkit.errors import InputError, Place
-from trajkit.formats.chat import plain_text, split_turns, spoken_text
+from trajkit.formats.chat import plain_text, split_turns, spoken_text, to_chat
 from trajkit.records import Observation
 
 PLACE = Place(file="log.jsonl", line=2)
@@ -138,3 +140,94 @@ def test_a_message_with_calls_or_reasoning_is_not_all_that_was_spoken():
     assert spoken_text(message("assistant", "hello", reasoning_content="hm")) is None
     assert spoken_text(message("assistant", [{"type": "text", "text": "a"}])) == "a"
     assert spoken_text(message("assistant", [{"type": "tool_call", "value": "{}"}, "a"])) is None
+
+
+def test_the_path_of_a_message_is_the_path_of_its_list():
+    with pytest.raises(InputError) as caught:
+        split_turns([message("user"), message("narrator")], PLACE, "$.traj")
+    assert caught.value.place is not None
+    assert caught.value.place.path == "$.traj[1].role"
+
+
+# --- as a template takes it
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        message("user", "hello"),
+        message("assistant", None, tool_calls=calls(("1", "a")), reasoning_content="hm"),
+        message("tool", "r", tool_call_id="1", name="a"),
+        message("user", [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]),
+        message("assistant", ["a", {"type": "text", "text": "b"}]),
+        {"role": "assistant", "function_call": {"name": "a", "arguments": "{}"}},
+        message("assistant", []),
+        message("assistant", [5, None, {"type": "reasoning"}, {"type": "text", "value": 5}]),
+    ],
+)
+def test_a_plain_message_is_equal_to_itself(plain):
+    assert to_chat(plain) == plain
+
+
+plain_parts = st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)})
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["role", "name", "tool_call_id", "reasoning_content", "weight"]),
+        st.text(max_size=5),
+    ),
+    st.none() | st.text(max_size=5) | st.lists(plain_parts | st.text(max_size=5), max_size=4),
+)
+def test_any_plain_message_is_equal_to_itself(keys, content):
+    plain = {**keys, "content": content}
+    assert to_chat(plain) == plain
+
+
+def part(kind: str, value: str) -> dict[str, Any]:
+    return {"type": kind, "value": value}
+
+
+def test_text_under_value_becomes_one_text():
+    assert to_chat(message("tool", [part("text", "14 "), part("text", "million")])) == message(
+        "tool", "14 million"
+    )
+
+
+def test_reasoning_and_calls_get_keys_of_their_own():
+    call = '{"name": "search", "arguments": {"q": "x"}}'
+    said = message(
+        "assistant",
+        [part("reasoning", "Search."), part("tool_call", call), part("tool_call", call)],
+        loss_weight=1.0,
+    )
+    made = {"type": "function", "function": {"name": "search", "arguments": {"q": "x"}}}
+    assert to_chat(said) == message(
+        "assistant", None, loss_weight=1.0, reasoning_content="Search.", tool_calls=[made, made]
+    )
+    said = message("assistant", [part("reasoning", "Easy."), part("text", "7")])
+    assert to_chat(said) == message("assistant", "7", reasoning_content="Easy.")
+
+
+def test_what_the_message_has_already_stays_in_front():
+    said = message(
+        "assistant",
+        [part("reasoning", "b"), part("tool_call", '{"name": "g", "arguments": {}}')],
+        reasoning_content="a",
+        tool_calls=calls(("1", "f")),
+    )
+    chat = to_chat(said)
+    assert chat["reasoning_content"] == "a\nb"
+    assert [call["function"]["name"] for call in chat["tool_calls"]] == ["f", "g"]
+
+
+def test_a_call_that_is_none_stays_content_and_so_do_images():
+    said = message("assistant", [part("tool_call", "search(x)"), {"type": "image"}])
+    assert to_chat(said) == message(
+        "assistant", [{"type": "text", "text": "search(x)"}, {"type": "image"}]
+    )
+
+
+def test_keys_of_the_wrong_type_are_no_error():
+    said = message("assistant", [part("reasoning", "b")], reasoning_content=5, tool_calls="f")
+    assert to_chat(said)["reasoning_content"] == "b"

@@ -9,6 +9,7 @@ import pytest
 from tests.builders import FIXTURES, make_record, records_of
 from trajkit.errors import InputError
 from trajkit.formats import messages
+from trajkit.formats.conversation import conversation_of
 from trajkit.records import Observation
 
 GOOD = FIXTURES / "formats" / "messages" / "tools.jsonl"
@@ -100,3 +101,22 @@ def test_a_record_is_known_by_its_messages(value, is_known):
 def test_a_record_without_messages_is_refused():
     with pytest.raises(InputError, match="I202"):
         read({"messages": None})
+
+
+def test_parts_become_what_a_template_takes():
+    chat = conversation_of(messages.FORMAT.read(records_of(GOOD)[1]), messages.FORMAT)
+    assert chat is not None
+    assert [message["content"] for message in chat.messages] == [
+        "How many?",
+        '{"name": "search"}',
+        "14 million",
+        "14 million",
+    ]
+    assert chat.messages[1]["reasoning_content"] == "Search."
+
+
+def test_tools_that_are_no_json_are_kept_and_told():
+    raw = read({"messages": [{"role": "assistant", "content": "x"}], "tools": "search"})
+    assert (raw.tools_json, raw.extra) == (None, {"tools": "search"})
+    assert "tools" in raw.warnings[0]
+    assert conversation_of(raw, messages.FORMAT) is not None

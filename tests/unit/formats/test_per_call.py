@@ -10,6 +10,7 @@ import pytest
 from tests.builders import FIXTURES, make_record, records_of
 from trajkit.errors import InputError
 from trajkit.formats import per_call
+from trajkit.formats.conversation import conversation_of
 
 GOOD = FIXTURES / "formats" / "per-call"
 
@@ -164,3 +165,14 @@ def test_sampling_parameters_are_read_from_each_call():
     assert (raw.steps[0].sampling.temperature, raw.steps[0].sampling.top_p) == (0.5, 0.75)
     assert raw.steps[1].sampling.temperature is None
     assert raw.steps[0].extra == {}
+
+
+def test_messages_are_given_to_a_template_as_it_takes_them():
+    said = {"role": "assistant", "content": [{"type": "text", "value": "b"}]}
+    raw = read({"turns": [turn()], "messages": [said], "tools": "none"})
+    chat = conversation_of(raw, per_call.FORMAT)
+    assert chat is not None
+    assert chat.messages == ({"role": "assistant", "content": "b"},)
+    assert raw.steps[0].action_message == said
+    assert raw.extra == {"tools": "none"}
+    assert len(raw.warnings) == 1

@@ -9,6 +9,7 @@ import pytest
 from tests.builders import FIXTURES, make_record, records_of
 from trajkit.errors import InputError
 from trajkit.formats import responses
+from trajkit.formats.conversation import conversation_of
 from trajkit.records import Observation
 
 GOOD = FIXTURES / "formats" / "responses"
@@ -176,3 +177,115 @@ def test_rows_are_known_by_their_two_halves_and_told_with_ids_or_without():
     others: list[object] = [[], {"response": {"output": []}}, {"responses_create_params": {}}]
     for other in others:
         assert sniff(other) is None
+
+
+# --- as a template takes it
+
+THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Search."}]}
+CHAT_CALL = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+
+
+def chat(*output: object, **more: object) -> Any:
+    found = conversation_of(read(*output, **more), responses.FORMAT)
+    assert found is not None
+    return found
+
+
+def test_a_call_is_one_message_and_results_are_tool_messages():
+    found = chat(THOUGHT, SAID, CALL, RESULT, SAID, ASKED)
+    assert found.messages == (
+        {"role": "user", "content": "task"},
+        {
+            "role": "assistant",
+            "content": "ok",
+            "reasoning_content": "Search.",
+            "tool_calls": [CHAT_CALL],
+        },
+        {"role": "tool", "content": "found", "tool_call_id": "c"},
+        {"role": "assistant", "content": "ok"},
+        {"role": "user", "content": "more"},
+    )
+    assert found.actions == (1, 3)
+
+
+def test_a_call_without_words_has_no_content():
+    assert chat(CALL).messages[1] == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [CHAT_CALL],
+    }
+
+
+@pytest.mark.parametrize("given", ["task", [{"role": "user", "content": "task"}]])
+def test_text_that_was_given_is_what_the_user_said(given):
+    found = chat(SAID, responses_create_params={"input": given})
+    assert found.messages[0] == {"role": "user", "content": "task"}
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (
+            {"role": "developer", "content": [{"type": "input_text", "text": "a"}]},
+            {"role": "developer", "content": "a"},
+        ),
+        (
+            ASKED | {"content": [{"type": "input_image", "image_url": "x"}]},
+            {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
+        ),
+        (
+            RESULT | {"output": [{"type": "input_text", "text": "a"}]},
+            {"role": "tool", "content": "a", "tool_call_id": "c"},
+        ),
+        ({"type": "function_call_output"}, {"role": "tool", "content": None}),
+        (CALL, {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}),
+        (THOUGHT, {"role": "assistant", "content": None, "reasoning_content": "Search."}),
+        (
+            THOUGHT | {"content": [{"type": "reasoning_text", "text": "All of it."}]},
+            {"role": "assistant", "content": None, "reasoning_content": "All of it."},
+        ),
+        (
+            {"type": "reasoning", "summary": 5, "content": [5, {"text": None}]},
+            {"role": "assistant", "content": None},
+        ),
+        (
+            {"type": "custom_tool_call", "call_id": "c", "name": "run", "input": "ls"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {"id": "c", "type": "custom", "custom": {"name": "run", "input": "ls"}}
+                ],
+            },
+        ),
+        (
+            {"type": "web_search_call", "id": "w"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"type": "web_search_call", "id": "w"}],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_each_kind_of_item_is_a_message(item, message):
+    assert responses.as_chat(item) == message
+
+
+def test_several_messages_of_one_call_are_one_text_and_what_is_no_text_stays():
+    said = SAID | {"content": [{"type": "output_text", "text": "b"}]}
+    assert responses.as_chat([SAID, said])["content"] == "ok\nb"
+    refusal = SAID | {"content": [{"type": "refusal", "refusal": "no"}]}
+    assert responses.as_chat([refusal])["content"] == refusal["content"]
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [(5, "input"), ({"role": "user"}, "input"), (["a", None], "input[1]"), ([["a"]], "input[0]")],
+)
+def test_an_input_that_is_no_list_of_items_is_refused(given, path):
+    with pytest.raises(InputError) as caught:
+        read(SAID, responses_create_params={"input": given})
+    assert caught.value.code == "I201"
+    assert caught.value.place is not None
+    assert caught.value.place.path == f"$.responses_create_params.{path}"

@@ -138,13 +138,6 @@ def test_ids_that_were_sampled_are_never_made_anew(tmp_path):
         assert_same_trajectory(one, other)
 
 
-def test_message_lists_stay_without_ids_and_that_is_said(tmp_path):
-    source = FIXTURES / "formats" / "messages" / "tools.jsonl"
-    report, _ = ingested(tmp_path, source, tokenizer=TINY, retokenize=True)
-    assert report.by_source.keys() == {"none"}
-    assert any("--retokenize" in warning for warning in report.warnings)
-
-
 def test_retokenize_needs_a_tokenizer(tmp_path):
     with pytest.raises(UsageProblem, match="U103"):
         ingest([str(FLAT / "react.jsonl")], tmp_path / "out", retokenize=True)

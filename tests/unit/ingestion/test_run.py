@@ -52,28 +52,36 @@ def test_all_samples_go_into_one_dataset(tmp_path):
     report = ingest([str(FORMATS)], tmp_path / "out", tokenizer=TINY)
     assert report.to_dict() | {"detected": None, "warnings": None} == {
         "schema": "trajkit.ingest/1",
-        "format": "flat+messages+per-call+responses",
-        "n_read": 16,
-        "n_written": 16,
+        "format": "flat+messages+per-call+responses+sharegpt+tau-bench",
+        "n_read": 26,
+        "n_written": 26,
         "n_quarantined": 0,
-        "n_trajectories": 16,
-        "n_steps": 31,
+        "n_trajectories": 26,
+        "n_steps": 53,
         "n_action_tokens": report.n_action_tokens,
         "n_states_left_out": 0,
         "n_straddling_tokens": 0,
         "n_control_text": 0,
-        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 0, "none": 21},
-        "by_format": {"flat": 6, "messages": 4, "per-call": 3, "responses": 3},
+        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 0, "none": 43},
+        "by_format": {
+            "flat": 8,
+            "messages": 4,
+            "per-call": 3,
+            "responses": 3,
+            "sharegpt": 4,
+            "tau-bench": 4,
+        },
         "quarantine": None,
         "out": str(tmp_path / "out"),
         "detected": None,
         "warnings": None,
     }
     steps = [step for trajectory in read(tmp_path / "out") for step in trajectory.steps]
-    assert len(steps) == 31
+    assert len(steps) == 53
     assert sum(step.n_action_tokens for step in steps) == report.n_action_tokens > 50
     assert [d.file for d in report.detected] == [
         "flat/chatml.jsonl",
+        "flat/hermes-labels.jsonl",
         "flat/hermes.jsonl",
         "flat/react.jsonl",
         *["flat/search-r1.jsonl"] * 3,
@@ -82,6 +90,8 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "per-call/window.jsonl",
         "responses/no_ids.jsonl",
         "responses/search.jsonl",
+        "sharegpt/tools.jsonl",
+        "tau-bench/trains.jsonl",
     ]
     assert report.warnings == [
         "an observation has no closing tag: it ends where the policy goes on (1 record)",
