@@ -48,6 +48,12 @@ def context_runs(
     yield min(at, end), SegmentKind.SCAFFOLD
 
 
+def own_start(turn: Turn) -> int:
+    """Return where a policy's own words begin: behind an empty block of thoughts not its own."""
+    empty = _EMPTY_THOUGHTS.match(turn.rendered.text, turn.start)
+    return turn.start if empty is None or empty.end() > turn.text_start else empty.end()
+
+
 def action_runs(turn: Turn, end: int) -> list[Run]:
     """Return the kinds of an action that ends at a character of its text."""
     text_end = end if turn.stop is None else min(turn.stop[0], end)
@@ -64,9 +70,6 @@ def action_runs(turn: Turn, end: int) -> list[Run]:
             runs = _overlaid(runs, start, stop, SegmentKind.TOOL_CALL)
         elif not _is_argument(spans, start):
             runs = _overlaid(runs, start, stop, SegmentKind.THINK)
-    empty = _EMPTY_THOUGHTS.match(text)
-    if empty is not None and turn.start + len(empty[0]) <= turn.text_start:
-        runs = _overlaid(runs, turn.start, turn.start + len(empty[0]), SegmentKind.INSERTED)
     return [*((start, kind) for start, _, kind in runs), (text_end, SegmentKind.STOP)]
 
 

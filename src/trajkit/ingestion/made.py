@@ -15,7 +15,7 @@ class MadeIds:
     Attributes:
         steps: fields of each step.
         notes: what `extra_json` says of each step, by what is odd: `straddles`, `control_text`,
-            `parted`, `left_out`.
+            `parted`, `added`, `left_out`.
     """
 
     steps: tuple[dict[str, Any], ...]

@@ -22,7 +22,7 @@ from trajkit import align
 from trajkit.errors import InputError, Place, UsageProblem
 from trajkit.formats.conversation import Conversation, conversation_of
 from trajkit.formats.raw import Format, RawTrajectory, is_truncated
-from trajkit.ingestion.kinds import Run, action_runs, context_runs
+from trajkit.ingestion.kinds import Run, action_runs, context_runs, own_start
 from trajkit.ingestion.made import MadeIds, Note
 from trajkit.records import ActionSource, Ids, PromptSource, Segment, read_only
 from trajkit.template import (
@@ -145,6 +145,8 @@ class _Walk:
 
     def step(self, turn: Turn, *, is_cut: bool) -> None:
         """Add the step of a turn."""
+        added = turn.rendered.text[turn.start : own_start(turn)]
+        turn = replace(turn, start=own_start(turn))
         end = turn.stop[0] if is_cut and turn.stop is not None else turn.end
         action = encode_literally(
             turn.rendered.pieces(self._tokenizer, turn.start, end), self._tokenizer
@@ -181,7 +183,7 @@ class _Walk:
                 ),
             }
         )
-        self.notes.append(self._notes(turn, character, prompt, action))
+        self.notes.append(self._notes(turn, character, prompt, action, added))
         self._before = _Sequence(
             turn, end, action.ids, n_bytes=n_kept + len(text_delta.encode("utf-8"))
         )
@@ -207,7 +209,7 @@ class _Walk:
         step["segments"] += tuple(_segments(runs, (tail.starts + start)[is_tail], origin))
 
     def _notes(
-        self, turn: Turn, character: int, prompt: LiteralText, action: LiteralText
+        self, turn: Turn, character: int, prompt: LiteralText, action: LiteralText, added: str
     ) -> dict[str, list[Note]]:
         """Return what is odd about a step."""
         told = [
@@ -228,6 +230,7 @@ class _Walk:
         found = {
             "control_text": control,
             "parted": parted,
+            "added": [{"text": added}] if added else [],
             "left_out": self._parts_left_out(turn),
         }
         return {name: notes for name, notes in found.items() if notes}

@@ -16,6 +16,8 @@ _ODDITIES = {
     "control_text",
     "parted": "the template does not write an action behind its own generation prompt: extra_json "
     "lists where under parted",
+    "added": "the template puts an empty block of thoughts in front of an action without any: it "
+    "is left out of the action, and extra_json lists it under added",
     "left_out": "the template leaves out part of the policy's message: extra_json lists it under "
     "left_out",
 }

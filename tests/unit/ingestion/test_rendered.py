@@ -313,9 +313,9 @@ def test_qwen3_shows_in_prompt_keep_that_it_drops_thoughts(tmp_path):
     kinds = spelt(tokenizer, second)
     assert kinds[0] == (SegmentKind.HISTORY, "A")
     assert (SegmentKind.THINK, "<think>\nso\n</think>\n\n") in kinds
-    assert third.action_mask is not None
-    inserted = [text for kind, text in spelt(tokenizer, third) if kind == "inserted"]
-    assert inserted == ["<think>\n\n</think>\n\n"]
+    assert third.action_text == "C<|im_end|>"
+    notes = json.loads(third.extra_json or "")
+    assert notes["added"] == [{"text": "<think>\n\n</think>\n\n"}]
 
 
 @pytest.mark.model
