@@ -19,7 +19,7 @@ from trajkit.safe.json import Record, read_records
 from trajkit.tokenizer import Tokenizer, load_tokenizer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-TINY = FIXTURES / "tiny"
+TINY = Path(__file__).parents[1] / "src" / "trajkit" / "demo" / "tiny"
 
 Call = tuple[Sequence[int], Sequence[int]]
 """The whole prompt and the action of one policy call."""

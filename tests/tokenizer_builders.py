@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers
 
 ROOT = Path(__file__).parents[1]
-TINY = ROOT / "fixtures" / "tiny"
+TINY = ROOT / "src" / "trajkit" / "demo" / "tiny"
 SMOLLM2 = Path(os.environ.get("TRAJKIT_MODEL_DIR") or ROOT / ".cache" / "smollm2")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import normalizers, pre_tokenizers
 
 from trajkit.errors import FileError, InputError, Place
 from trajkit.records import Ids, ids_array
 
+_CONFIG_FILE = "tokenizer_config.json"
 _METASPACE = "▁"
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
@@ -30,6 +32,20 @@ class _Alphabet(StrEnum):
 
     BYTE_LEVEL = "byte-level"
     METASPACE = "metaspace"
+
+
+class Rebuilt(StrEnum):
+    """What loaders that rebuild the pipeline from a class name are known to lose or put in."""
+
+    NO_PREFIX = "no-prefix"
+    """the space in front of a text is gone"""
+    NO_NORMALIZER = "no-normalizer"
+    NO_IGNORE_MERGES = "no-ignore-merges"
+    """whole words of the vocabulary are merged anyway"""
+    GPT2_WORDS = "gpt2-words"
+    """text is cut into words by GPT-2's rule"""
+    PREFIX = "prefix"
+    """a space is put in front of each text"""
 
 
 class Tokenizer:
@@ -42,16 +58,21 @@ class Tokenizer:
             before anything is merged; runs of white space that were added do not count.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, name: str) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, name: str, folder: Path | None = None
+    ) -> None:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
         self._alphabet, self._byte_fallback = _spelling(backend)
         self._bytes: dict[int, bytes] = {}
+        self._reachable: dict[int, bool | None] = {}
+        self._rebuilt: dict[Rebuilt, Tokenizer | None] = {}
         self._added: dict[int, str] = {
             token_id: token.content
             for token_id, token in backend.get_added_tokens_decoder().items()
         }
+        self._folder = folder
         self.name = name
         self.n_vocab: int = backend.get_vocab_size(with_added_tokens=True)
         self.control: dict[int, str] = {
@@ -66,9 +87,62 @@ class Tokenizer:
         return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
 
     @cached_property
+    def normalizer_kinds(self) -> tuple[str, ...]:
+        """Return the kinds of steps that change a text before it is cut, as the file names them."""
+        part = self._backend.normalizer
+        state: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
+        steps = state.get("normalizers", [state])
+        return tuple(str(step["type"]) for step in steps if "type" in step)
+
+    @cached_property
     def control_ids(self) -> Ids:
         """Return the ids of the control tokens, ascending."""
         return ids_array(sorted(self.control))
+
+    @cached_property
+    def ids(self) -> Ids:
+        """Return all ids of the vocabulary, added tokens included, ascending."""
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        return ids_array(sorted(set(vocabulary.values())))
+
+    @cached_property
+    def special_ids(self) -> Ids:
+        """Return the added ids that are flagged special: decoders may skip them; ascending."""
+        added = self._backend.get_added_tokens_decoder().items()
+        return ids_array(sorted(token_id for token_id, token in added if token.special))
+
+    @cached_property
+    def framing(self) -> tuple[Ids, Ids]:
+        """Return the ids that encoding with `add_special_tokens` puts before and behind a text."""
+        bare = self._backend.encode("a", add_special_tokens=False).ids
+        framed = self._backend.encode("a", add_special_tokens=True).ids
+        n_more = len(framed) - len(bare)
+        at = next((i for i in range(n_more + 1) if framed[i : i + len(bare)] == bare), 0)
+        return ids_array(framed[:at]), ids_array(framed[at + len(bare) :])
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """Return what `tokenizer_config.json` beside the tokenizer says; empty when there is none.
+
+        The ids do not depend on it: loaders of other libraries read it.
+
+        Raises:
+            FileError: F101 when it cannot be read.
+            InputError: I102 when it is not JSON, I201 when it is no object.
+        """
+        file = None if self._folder is None else self._folder / _CONFIG_FILE
+        if file is None or not file.is_file():
+            return {}
+        place = Place(file=str(file))
+        try:
+            value = json.loads(file.read_bytes())
+        except OSError as problem:
+            raise FileError("F101", f"cannot be read: {problem.strerror}", place=place) from problem
+        except (ValueError, RecursionError):
+            raise InputError("I102", "expected JSON", place=place) from None
+        if not isinstance(value, dict):
+            raise InputError("I201", "expected an object", place=place)
+        return value
 
     def knows(self, token_id: int) -> bool:
         """Return whether the id is in the vocabulary."""
@@ -113,6 +187,53 @@ class Tokenizer:
         """Yield the ids of each text, encoded as a whole, nothing added in front or behind."""
         for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False):
             yield ids_array(encoding.ids)
+
+    @cached_property
+    def prepends_space(self) -> bool:
+        """Return whether encoding puts a space in front of a text that has none."""
+        return self.text(next(self.encode_batch(["a"]))) == " a"
+
+    def normalizes_to(self, text: str) -> str:
+        """Return what the tokenizer makes of a text before it cuts it, a space in front left out.
+
+        Spaces are spaces, however the vocabulary spells them.
+        """
+        normalizer = self._backend.normalizer
+        if normalizer is None:
+            return text
+        spaced: str = normalizer.normalize_str(text)
+        if self._alphabet is _Alphabet.METASPACE:
+            spaced = spaced.replace(_METASPACE, " ")
+        return spaced.removeprefix(" ") if self.prepends_space else spaced
+
+    def is_reachable(self, token_id: int) -> bool | None:
+        """Return whether encoding an id's own text gives the id; `None` when it is no text.
+
+        Raises:
+            InputError: I304 when the id is outside the vocabulary.
+        """
+        if token_id not in self._reachable:
+            try:
+                text = self.token_bytes(token_id).decode("utf-8")
+            except UnicodeDecodeError:
+                self._reachable[token_id] = None
+            else:
+                front = "\n" if self.prepends_space else ""  # where no space is put
+                before, whole = self.encode_batch([front, front + text])
+                again = whole.tolist()[len(before) if front else 0 :]
+                self._reachable[token_id] = again == [token_id]
+        return self._reachable[token_id]
+
+    def rebuilt(self, change: Rebuilt) -> Tokenizer | None:
+        """Return the tokenizer that a loader makes of this one, `None` when it is no other.
+
+        It is made once; the vocabulary is copied.
+        """
+        if change not in self._rebuilt:
+            twin = tokenizers.Tokenizer.from_str(self._backend.to_str())
+            is_other = _rebuild(twin, change)
+            self._rebuilt[change] = Tokenizer(twin, self.name) if is_other else None
+        return self._rebuilt[change]
 
     def _unknown(self, what: str, place: Place | None) -> InputError:
         return InputError(
@@ -165,7 +286,8 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
             raise
         raise InputError("T101", f"the tokenizer cannot be read: {problem}", place=place) from None
     folder = file.resolve().parent.name
-    return Tokenizer(backend, folder if file.name == "tokenizer.json" and folder else file.stem)
+    name = folder if file.name == "tokenizer.json" and folder else file.stem
+    return Tokenizer(backend, name, file.parent)
 
 
 def require_same_tokenizer(
@@ -208,6 +330,49 @@ def _spelling(backend: tokenizers.Tokenizer) -> tuple[_Alphabet, bool]:
             "bytes an id stands for; byte-level and metaspace vocabularies do",
         )
     return _Alphabet.METASPACE, "ByteFallback" in kinds
+
+
+def _state(part: Any) -> dict[str, Any]:
+    """Return what a part of a pipeline is made of; empty when there is no such part."""
+    state: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
+    return state
+
+
+def _rebuild(backend: tokenizers.Tokenizer, change: Rebuilt) -> bool:
+    """Change a pipeline as a loader would; return whether it is another one now."""
+    match change:
+        case Rebuilt.NO_PREFIX:
+            state = _state(backend.normalizer)
+            parts = state.get("normalizers", [state])
+            kept = [part for part in parts if part.get("type") != "Prepend"]
+            strings = [part for part in kept if "String" in part.get("pattern", {})]
+            if len(kept) == len(parts) or len(strings) < len(kept):
+                return False
+            spaced = [
+                normalizers.Replace(part["pattern"]["String"], part["content"]) for part in kept
+            ]
+            backend.normalizer = normalizers.Sequence(spaced)
+            return True
+        case Rebuilt.NO_NORMALIZER:
+            is_other = backend.normalizer is not None and "Replace" not in str(
+                _state(backend.normalizer)
+            )
+            if is_other:
+                backend.normalizer = None
+            return is_other
+        case Rebuilt.NO_IGNORE_MERGES:
+            is_other = bool(getattr(backend.model, "ignore_merges", False))
+            if is_other:
+                backend.model.ignore_merges = False
+            return is_other
+        case Rebuilt.GPT2_WORDS | Rebuilt.PREFIX:
+            is_prefix = change is Rebuilt.PREFIX
+            is_other = "ByteLevel" in str(_state(backend.pre_tokenizer))
+            if is_other:
+                backend.pre_tokenizer = pre_tokenizers.ByteLevel(
+                    add_prefix_space=is_prefix, use_regex=True
+                )
+            return is_other
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-TINY = Path(__file__).parents[2] / "fixtures" / "tiny"
+TINY = Path(__file__).parents[2] / "src" / "trajkit" / "demo" / "tiny"
 
 
 def trajkit(*words):

@@ -12,10 +12,10 @@ SRC = Path(__file__).parents[2] / "src" / "trajkit"
 ROWS = (
     {"errors"},
     {"records", "safe"},
-    {"store", "tokenizer"},
+    {"store", "tokenizer", "demo"},
     {"template", "markup"},
     {"formats", "sequence", "align"},
-    {"ingestion", "drift", "view", "scoring"},
+    {"ingestion", "drift", "view", "scoring", "doctor"},
     {"cli"},
     {"__init__", "__main__"},
 )

@@ -196,3 +196,15 @@ def test_a_byte_level_word_put_in_as_plain_text_is_its_own_bytes(tmp_path):
     tokenizer = load_tokenizer(save(backend, tmp_path))
     assert tokenizer.token_bytes(0) == b"a b"
     assert tokenizer.token_bytes(1) == b" c"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kinds"), [(False, ("Replace",)), (True, ("Prepend", "Replace"))]
+)
+def test_the_kinds_of_the_normaliser_are_those_of_the_file(tmp_path, prefix, kinds):
+    folder = save(metaspace(prefix=prefix), tmp_path)
+    assert load_tokenizer(folder).normalizer_kinds == kinds
+
+
+def test_a_pipeline_without_a_normaliser_has_no_kinds():
+    assert load_tokenizer(TINY).normalizer_kinds == ()

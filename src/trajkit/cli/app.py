@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from trajkit import __version__
+from trajkit.cli.demo import demo
+from trajkit.cli.doctor import doctor
 from trajkit.cli.drift_check import drift_check
 from trajkit.cli.explain import explain
 from trajkit.cli.info import info
@@ -52,3 +54,5 @@ app.command("score")(score)
 app.command("info")(info)
 app.command("schema")(schema)
 app.command("explain")(explain)
+app.command("demo")(demo)
+app.command("doctor")(doctor)
