@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.builders import make_step, make_trajectory
+from tests.drift_builders import CHATML, ids_of, say, talk
 from tests.tokenizer_builders import TINY, metaspace, save
 from trajkit.records import ActionSource, Trajectory
 from trajkit.store.write import DatasetWriter, Provenance
@@ -56,6 +57,13 @@ def folder(tmp_path_factory):
     text = Trajectory(trajectory_id="t", steps=(make_step(action_text="search"),))
     write(folder / "text.parquet", text)
     write(folder / "unknown.parquet", two_steps("unknown", [600], [1, 5, 600]))
+    tiny = load_tokenizer(TINY)
+    asked = ids_of("<|im_start|>user\nsearch<|im_end|>\n<|im_start|>assistant\n", tiny)
+    said = [(asked, ids_of("Tokyo<|im_end|>", tiny))]
+    write(folder / "talk.parquet", talk(said, say("search", "Tokyo"), "talk"))
+    (folder / "chatml.jinja").write_text(CHATML)
+    other = two_steps("clean", [TOKYO, IM_END], [1, 5, TOKYO, IM_END, *end])
+    write(folder / "other.parquet", other, two_steps("alone", [SEARCH], [1, 5, SEARCH]))
     return folder
 
 
@@ -141,20 +149,23 @@ def test_without_a_tokenizer_the_chain_is_checked_and_the_rest_is_said_to_be_mis
     done = trajkit("drift-check", folder / "drift.parquet")
     assert done.returncode == 1
     assert "broken step 0: prefix by route chain" in done.stdout
-    assert re.search("ids +not walked +needs -t TOKENIZER", done.stdout)
+    for route in ("ids", "join", "render"):
+        assert re.search(f"{route} +not walked +needs -t TOKENIZER", done.stdout)
 
 
-def test_route_ids_without_a_tokenizer_exits_2(folder):
-    done = trajkit("drift-check", folder / "drift.parquet", "--route", "ids")
+@pytest.mark.parametrize("route", ["ids", "join", "render"])
+def test_a_route_that_needs_a_tokenizer_and_has_none_exits_2(folder, route):
+    done = trajkit("drift-check", folder / "drift.parquet", "--route", route)
     assert done.returncode == 2
     assert "error[U103]" in done.stderr
     assert done.stdout == ""
 
 
 def test_a_route_that_does_not_exist_exits_2(folder):
-    done = trajkit("drift-check", folder / "drift.parquet", "-t", TINY, "--route", "render")
+    done = trajkit("drift-check", folder / "drift.parquet", "-t", TINY, "--route", "rendre")
     assert done.returncode == 2
     assert "error[U103]" in done.stderr
+    assert "ids, chain, join, render, pair" in done.stderr
 
 
 def test_another_tokenizer_than_at_ingest_exits_3(folder, tmp_path):
@@ -220,3 +231,93 @@ def test_colour_repeats_the_verdict_and_the_column_names(folder):
     shown = trajkit("drift-check", folder / "clean.parquet", "-t", TINY, "--color", "always")
     assert "\x1b[1mclean: " in shown.stdout
     assert re.sub("\x1b\\[[0-9]+m", "", shown.stdout) == plain.stdout
+
+
+def test_messages_are_rendered_with_the_template_beside_the_tokenizer_or_the_one_named(folder):
+    data = folder / "talk.parquet"
+    done = trajkit("drift-check", data, "-t", TINY, "--chat-template", folder / "chatml.jinja")
+    assert done.returncode == 0
+    assert re.search("render +1 +0 of 1", done.stdout)
+    assert "rendered with" in done.stdout
+    assert "today" not in done.stdout
+    trimmed = folder / "trimmed.jinja"
+    trimmed.write_text(CHATML.replace("m.content", "m.content[:-1]"))
+    done = trajkit("drift-check", data, "-t", TINY, "--chat-template", trimmed)
+    assert done.returncode == 1
+    assert re.search(r"talk step 0: \S+ by route render", done.stdout)
+    assert re.search(r'rendered +"Toky"', done.stdout)
+
+
+def test_kwargs_and_the_date_reach_the_template_and_stand_in_the_report(folder):
+    dated = folder / "dated.jinja"
+    dated.write_text("{{ mode }}{{ strftime_now('%Y') }}" + CHATML)
+    words = ["--chat-template", dated, "--template-kwargs", '{"mode": "x"}', "--now", "2025-08-06"]
+    done = trajkit("drift-check", folder / "talk.parquet", "-t", TINY, *words)
+    assert done.returncode == 1
+    assert '{"mode": "x"}, today 2025-08-06' in done.stdout
+    assert re.search(r'rendered +"x2025"', done.stdout)
+    done = trajkit("drift-check", folder / "talk.parquet", "-t", TINY, *words, "--format", "json")
+    template = json.loads(done.stdout)["template"]
+    assert (template["kwargs"], template["now"]) == ({"mode": "x"}, "2025-08-06T00:00:00")
+    assert template["tells_time"] is True
+
+
+def test_messages_without_a_template_are_only_partly_checked(folder, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes((TINY / "tokenizer.json").read_bytes())
+    done = trajkit("drift-check", folder / "talk.parquet", "-t", tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1].startswith("partly checked: ")
+    assert re.search("render +not walked +needs --chat-template FILE", done.stdout)
+    asked = trajkit("drift-check", folder / "talk.parquet", "-t", tmp_path, "--route", "render")
+    assert (asked.returncode, "error[U103]" in asked.stderr) == (2, True)
+
+
+def test_data_without_messages_are_clean_without_rendering(folder):
+    done = trajkit("drift-check", folder / "clean.parquet", "-t", TINY)
+    assert done.returncode == 0
+    assert re.search("render +not walked +no messages recorded", done.stdout)
+
+
+def test_another_recording_is_compared_step_by_step(folder):
+    data, other = folder / "drift.parquet", folder / "other.parquet"
+    done = trajkit("drift-check", data, "-t", TINY, "--route", "pair", "--against", other)
+    assert done.returncode == 1
+    assert "clean step 0" in done.stdout
+    assert re.search(r'other data +"Tokyo"', done.stdout)
+    assert "pair: 4 steps not checked: the other recording has no such step" in done.stdout
+    assert "1 trajectories stand in the other recording alone" in done.stdout
+    same = trajkit("drift-check", data, "-t", TINY, "--route", "pair", "--against", data)
+    assert same.returncode == 0
+    assert "both recordings hold the same ids" in same.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--template-kwargs", "[1]"],
+        ["--template-kwargs", "{"],
+        ["--now", "tomorrow"],
+        ["--route", "pair"],
+    ],
+)
+def test_an_option_with_a_value_it_cannot_have_exits_2(folder, words):
+    done = trajkit("drift-check", folder / "clean.parquet", "-t", TINY, *words)
+    assert done.returncode == 2
+    assert "error[U103]" in done.stderr
+    assert done.stdout == ""
+
+
+def test_another_recording_without_a_tokenizer_exits_2(folder):
+    data = folder / "clean.parquet"
+    done = trajkit("drift-check", data, "--against", data)
+    assert done.returncode == 2
+    assert "route pair needs a tokenizer" in done.stderr
+
+
+def test_a_template_that_is_named_must_be_one_even_where_there_are_no_messages(folder):
+    (folder / "broken.jinja").write_text("{% if %}")
+    data, broken = folder / "clean.parquet", folder / "broken.jinja"
+    done = trajkit("drift-check", data, "-t", TINY, "--chat-template", broken)
+    assert (done.returncode, "error[T105]" in done.stderr) == (3, True)
+    done = trajkit("drift-check", data, "-t", TINY, "--chat-template", folder / "gone.jinja")
+    assert (done.returncode, "error[F101]" in done.stderr) == (4, True)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from trajkit.drift.chain import branches_off, check_chain, is_chained
-from trajkit.drift.findings import DriftFinding, DriftReport, Route, RouteCount
-from trajkit.drift.ids import check_ids
+from trajkit.drift.causes import cause_of
+from trajkit.drift.findings import NO_MESSAGES, DriftReport, Route, RouteCount
+from trajkit.drift.routes.chain import walk_chain
+from trajkit.drift.routes.ids import walk_ids
+from trajkit.drift.routes.join import walk_join
+from trajkit.drift.routes.pair import Partners, walk_pair
+from trajkit.drift.routes.render import Renderer, load_renderer, walk_render
+from trajkit.drift.walked import Covered, Found, Walked, merged
 from trajkit.errors import Place, UsageProblem
 from trajkit.records import Step, Trajectory
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
+from trajkit.template import ChatTemplate
 from trajkit.tokenizer import Tokenizer, load_tokenizer, require_same_tokenizer
 
 _BATCH_TOKENS = 2**18
-"""Actions are encoded together until they hold so many ids: enough to keep all threads busy."""
+"""Trajectories are encoded together until they hold so many ids: enough to keep threads busy."""
+_NEEDS_TOKENIZER = "needs -t TOKENIZER"
+
+_Walk: TypeAlias = Callable[[Sequence[Trajectory]], list[Walked]]
 
 
-def drift_check(
+def drift_check(  # noqa: PLR0913 - one argument an option
     data: Dataset | Path | str,
     tokenizer: Tokenizer | Path | str | None = None,
     *,
@@ -26,96 +37,141 @@ def drift_check(
     only: Collection[str] = (),
     limit: int | None = None,
     steps: Callable[[int], bool] | None = None,
+    against: Dataset | Path | str | None = None,
+    chat_template: ChatTemplate | Path | str | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+    now: datetime | None = None,
 ) -> DriftReport:
     """Return what re-tokenising a dataset would change.
 
     Args:
         data: step records.
-        tokenizer: the sampler's; route `ids` needs it, route `chain` only names ids with it.
-        routes: which routes to walk; empty walks all that data and tokenizer allow.
+        tokenizer: the sampler's; only route `chain` can be walked without it.
+        routes: which routes to walk; empty walks all that data and arguments allow.
         only: trajectory ids to check; empty checks all.
         limit: how many trajectories to check at most.
         steps: which step indices to check and report on; all when `None`. Route `chain` checks the
             prompt that grows from such a step.
+        against: another recording of the same trajectories, for route `pair`.
+        chat_template: what route `render` makes text with, or its file or folder; `None` takes the
+            one in the tokenizer's folder.
+        template_kwargs: further variables of the template (`enable_thinking`, ...).
+        now: what the template takes for the present; `None` is the clock, read once.
 
     Raises:
-        UsageProblem: U103 when route `ids` is asked for without a tokenizer, U107 when no step or
+        UsageProblem: U103 when a route is asked for without what it needs, U107 when no step or
             trajectory is of those asked for.
         InputError: T102 when the data were made with another tokenizer, I304 when an id is not in
-            its vocabulary.
+            its vocabulary; what `load_template` raises.
     """
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
+    other = open_dataset(against) if isinstance(against, str | Path) else against
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
-    if loaded is not None:
-        require_same_tokenizer(
-            loaded,
-            fingerprint=dataset.tokenizer_fingerprint,
-            name=dataset.metadata.get("tokenizer_name"),
-            file=str(dataset.path),
-        )
-    elif Route.IDS in routes:
-        raise UsageProblem(
-            "U103", "route ids needs a tokenizer", hint="give its folder with -t TOKENIZER"
-        )
-    walked = [r for r in Route if (r in routes or not routes) and (loaded or r is Route.CHAIN)]
-    trajectories = read_trajectories(dataset, only=only, limit=limit)
-    report = _Check(walked, loaded, steps or (lambda _: True)).run(trajectories)
-    report.not_walked = [r.value for r in Route if r not in walked and not routes]
+    for one in (dataset, other):
+        if loaded is not None and one is not None:
+            require_same_tokenizer(
+                loaded,
+                fingerprint=one.tokenizer_fingerprint,
+                name=one.metadata.get("tokenizer_name"),
+                file=str(one.path),
+            )
+
+    @cache
+    def renderer() -> Renderer:
+        folder = Path(tokenizer) if isinstance(tokenizer, str | Path) else None
+        return load_renderer(chat_template, folder, kwargs=template_kwargs or {}, now=now)
+
+    if chat_template is not None:
+        renderer()  # a template that was named must be one, whatever the data hold
+    partners = None if other is None else Partners(read_trajectories(other))
+    wanted = steps or (lambda _: True)
+    walks = _walks(loaded, wanted, renderer, partners)
+    _require(routes, walks, renderer, has_other=other is not None)
+    check = _Check({r: walks[r] for r in Route if r in walks and (r in routes or not routes)})
+    report = check.run(read_trajectories(dataset, only=only, limit=limit), wanted)
+    report.tokenizer = None if loaded is None else loaded.name
+    if not routes and loaded is None:
+        report.not_walked |= {r.value: _NEEDS_TOKENIZER for r in Route if r not in walks}
+        report.not_walked.pop(Route.PAIR, None)
+    if Route.RENDER.value in report.by_route:
+        report.template = renderer().told()
+    if other is not None and partners is not None:
+        is_whole = not only and limit is None
+        n_left = partners.n_left() if is_whole else None
+        report.against = {"data": str(other.path), "n_other_trajectories": n_left}
     if report.n_trajectories and not report.n_steps:
         raise UsageProblem("U107", "no step has this index", place=Place(file=str(dataset.path)))
     return report
 
 
+def _walks(
+    tokenizer: Tokenizer | None,
+    wanted: Callable[[int], bool],
+    renderer: Callable[[], Renderer],
+    partners: Partners | None,
+) -> dict[Route, _Walk]:
+    """Return the routes that can be walked, each as a function of a batch."""
+    found: dict[Route, _Walk] = {
+        Route.CHAIN: lambda batch: walk_chain(batch, tokenizer, wanted, cause_of)
+    }
+    if tokenizer is None:
+        return found
+    args = tokenizer, wanted, cause_of
+    found[Route.IDS] = lambda batch: walk_ids(batch, *args)
+    found[Route.JOIN] = lambda batch: walk_join(batch, *args)
+    found[Route.RENDER] = lambda batch: walk_render(batch, *args, renderer)
+    if partners is not None:
+        found[Route.PAIR] = lambda batch: walk_pair(batch, *args, partners)
+    return found
+
+
+def _require(
+    routes: Collection[Route],
+    walks: Mapping[Route, _Walk],
+    renderer: Callable[[], Renderer],
+    *,
+    has_other: bool,
+) -> None:
+    """Raise U103 when a route is asked for and lacks what the caller could have given."""
+    for route in routes or ([Route.PAIR] if has_other else []):
+        if route is Route.PAIR and not has_other:
+            raise UsageProblem(
+                "U103", "route pair needs another recording", hint="give it with --against DATA"
+            )
+        if route not in walks:
+            raise UsageProblem(
+                "U103", f"route {route} needs a tokenizer", hint="give its folder with -t TOKENIZER"
+            )
+        if route is Route.RENDER and renderer().template is None:
+            raise UsageProblem(
+                "U103",
+                "route render needs a chat template, and there is none beside the tokenizer",
+                hint="give its file with --chat-template FILE",
+            )
+
+
 class _Check:
     """The walk: trajectories in, counts and findings out."""
 
-    def __init__(
-        self, routes: list[Route], tokenizer: Tokenizer | None, wanted: Callable[[int], bool]
-    ) -> None:
-        self._routes = routes
-        self._tokenizer = tokenizer
-        self._wanted = wanted
-        self.report = DriftReport(tokenizer=None if tokenizer is None else tokenizer.name)
-        self.report.by_route = {route.value: RouteCount() for route in routes}
+    def __init__(self, walks: Mapping[Route, _Walk]) -> None:
+        self._walks = walks
+        self.report = DriftReport(by_route={route.value: RouteCount() for route in walks})
 
-    def run(self, trajectories: Iterable[Trajectory]) -> DriftReport:
+    def run(self, trajectories: Iterable[Trajectory], wanted: Callable[[int], bool]) -> DriftReport:
+        """Return the report over all trajectories."""
         for batch in _batches(trajectories):
-            found = self._ids(batch)
-            for trajectory in batch:
+            by_route = {route: walk(batch) for route, walk in self._walks.items()}
+            for at, trajectory in enumerate(batch):
                 for step in trajectory.steps:
-                    if self._wanted(step.step_index):
+                    if wanted(step.step_index):
                         self._count_step(step)
-                own = [finding for step in trajectory.steps for finding in found.get(id(step), ())]
-                self._add(own + self._chain(trajectory))
+                found: list[Found] = []
+                for route, walked in by_route.items():
+                    self._count(route, walked[at])
+                    found += walked[at].found
+                self._add(found)
+        self._set_aside()
         return self.report
-
-    def _ids(self, batch: list[Trajectory]) -> dict[int, list[DriftFinding]]:
-        """Return the findings of route `ids`, by `id()` of the step."""
-        if Route.IDS not in self._routes or self._tokenizer is None:
-            return {}
-        steps = [step for trajectory in batch for step in trajectory.steps]
-        checkable = [step for step in steps if step.is_checkable and self._wanted(step.step_index)]
-        found = {id(step): findings for step, findings in check_ids(checkable, self._tokenizer)}
-        for findings in found.values():
-            self._count(Route.IDS, len(findings))
-        return found
-
-    def _chain(self, trajectory: Trajectory) -> list[DriftFinding]:
-        findings: list[DriftFinding] = []
-        if Route.CHAIN not in self._routes:
-            return findings
-        with_ids = [step for step in trajectory.steps if step.prompt_delta is not None]
-        for previous, step in pairwise(with_ids):
-            earlier = step.parent or previous
-            if not is_chained(step) or not self._wanted(earlier.step_index):
-                continue
-            finding = check_chain(step, earlier, self._tokenizer)
-            self._count(Route.CHAIN, 0 if finding is None else 1)
-            if finding is not None:
-                findings.append(finding)
-            elif branches_off(step, previous):
-                self.report.by_route[Route.CHAIN.value].n_branched_steps += 1
-        return findings
 
     def _count_step(self, step: Step) -> None:
         report = self.report
@@ -124,32 +180,44 @@ class _Check:
         report.n_action_tokens += step.n_action_tokens
         report.n_checkable_steps += step.is_checkable
 
-    def _count(self, route: Route, n_findings: int) -> None:
+    def _count(self, route: Route, walked: Walked) -> None:
         count = self.report.by_route[route.value]
-        count.n_checked_steps += 1
-        count.n_drifted_steps += n_findings > 0
-        count.n_findings += n_findings
+        count.n_checked_steps += len(walked.checked)
+        count.n_drifted_steps += len({one.finding.step_index for one in walked.found})
+        count.n_findings += len(walked.found)
+        count.n_branched_steps += walked.n_branched_steps
+        for why, n_steps in walked.left_out:
+            count.left_out[why] = count.left_out.get(why, 0) + n_steps
 
-    def _add(self, findings: list[DriftFinding]) -> None:
+    def _add(self, found: list[Found]) -> None:
         """Add one trajectory's findings."""
         report = self.report
-        findings.sort(key=lambda finding: (finding.step_index, finding.token_start))
+        findings = merged(found)
         report.n_trajectories += 1
         report.n_drifted_trajectories += bool(findings)
         report.n_drifted_steps += len({finding.step_index for finding in findings})
-        report.n_drifted_action_tokens += _n_covered(findings)
+        report.n_drifted_action_tokens += _n_covered(span for one in found for span in one.covers)
         report.by_kind.update(finding.kind.value for finding in findings)
         report.by_cause.update(finding.cause for finding in findings)
         report.findings.extend(findings)
 
+    def _set_aside(self) -> None:
+        """Call a route that could check no step not walked, with a reason that can be mended."""
+        report = self.report
+        for name, count in list(report.by_route.items()):
+            if count.left_out and not count.n_checked_steps:
+                del report.by_route[name]
+                reasons = [why for why in count.left_out if why != NO_MESSAGES]
+                report.not_walked[name] = reasons[0] if reasons else NO_MESSAGES
+
 
 def _batches(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
-    """Yield whole trajectories, some hundred thousand action ids a time."""
+    """Yield whole trajectories, some hundred thousand ids a time."""
     batch: list[Trajectory] = []
     n_tokens = 0
     for trajectory in trajectories:
         batch.append(trajectory)
-        n_tokens += trajectory.n_action_tokens
+        n_tokens += trajectory.n_action_tokens + sum(map(_n_delta, trajectory.steps))
         if n_tokens >= _BATCH_TOKENS:
             yield batch
             batch, n_tokens = [], 0
@@ -157,13 +225,15 @@ def _batches(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
         yield batch
 
 
-def _n_covered(findings: Iterable[DriftFinding]) -> int:
+def _n_delta(step: Step) -> int:
+    return 0 if step.prompt_delta is None else len(step.prompt_delta)
+
+
+def _n_covered(spans: Iterable[Covered]) -> int:
     """Return the action ids that findings cover, each once, whichever routes found it."""
     n, covered = 0, (-1, 0)  # the step, and the end of what is counted in its action
-    spans = [(f.step_index, f.action_start or 0, f.n_action_tokens) for f in findings]
-    for step_index, start, length in sorted(spans):
-        end = start + length
-        seen = covered[1] if covered[0] == step_index else 0
-        n += max(0, end - max(start, seen))
-        covered = step_index, max(end, seen)
+    for span in sorted(spans, key=lambda span: (span.step_index, span.start)):
+        seen = covered[1] if covered[0] == span.step_index else 0
+        n += max(0, span.end - max(span.start, seen))
+        covered = span.step_index, max(span.end, seen)
     return n

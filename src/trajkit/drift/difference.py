@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from trajkit.align import differing_regions
 from trajkit.drift.findings import DriftKind, Route
@@ -95,6 +97,40 @@ def differences(
             tokenizer=tokenizer,
             facts=facts or {},
         )
+
+
+def in_context(
+    parts: Sequence[Difference], lead: Ids, trail: Ids, action: tuple[tuple[int, int], ...]
+) -> Iterator[Difference]:
+    """Yield the differences of two stretches with the ids around them, the same on both sides.
+
+    Args:
+        parts: all of one pair of lists.
+        lead: recorded ids before the stretch.
+        trail: recorded ids behind it.
+        action: the spans of actions, counted from the lead's first id.
+    """
+    if not parts:
+        return
+    tokenizer = parts[0].tokenizer
+    before, behind = tokenizer.pieces(lead), tokenizer.pieces(trail)
+    mine, theirs = (
+        (np.concatenate([lead, side.ids, trail]), [*before, *side.pieces, *behind])
+        for side in (parts[0].recorded, parts[0].other)
+    )
+    for part in parts:
+        yield replace(
+            part,
+            recorded=_moved(part.recorded, mine, len(lead)),
+            other=_moved(part.other, theirs, len(lead)),
+            byte_start=part.byte_start + sum(map(len, before)),
+            action=action,
+        )
+
+
+def _moved(side: Side, whole: tuple[Ids, Sequence[bytes]], n: int) -> Side:
+    ids, pieces = whole
+    return Side(ids=ids, pieces=pieces, start=side.start + n, end=side.end + n)
 
 
 def _kind(mine: Side, theirs: Side, tokenizer: Tokenizer) -> DriftKind:

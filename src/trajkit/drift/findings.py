@@ -17,6 +17,12 @@ class Route(StrEnum):
     """decode the action, encode it again: needs the tokenizer"""
     CHAIN = "chain"
     """does the next prompt start with this prompt + action: needs nothing but the record"""
+    JOIN = "join"
+    """decode the whole sequence, encode it again as one text: needs the tokenizer"""
+    RENDER = "render"
+    """messages through the chat template: needs recorded messages, tokenizer and template"""
+    PAIR = "pair"
+    """another recording of the same trajectories: needs that and the tokenizer"""
 
 
 class DriftKind(StrEnum):
@@ -41,6 +47,8 @@ class Verdict(StrEnum):
     NOT_CHECKABLE = "not checkable"
 
 
+NO_MESSAGES = "no messages recorded"
+"""Why `render` has nothing to render."""
 UNEXPLAINED = "UNEXPLAINED"
 """The cause of a finding nobody has explained; causes are inference, kinds are not."""
 
@@ -54,11 +62,12 @@ class DriftFinding:
         action_start: the same, counted in the action; `None` when it begins in the prompt.
         byte_start: bytes of the action before it; `None` when it begins in the prompt or no
             tokenizer was given.
-        recorded_ids: what the record holds there.
-        retokenized_ids: what the route gives there.
+        recorded_ids: what the record holds there, the first 64 ids.
+        retokenized_ids: what the route gives there, the first 64 ids.
         recorded_text: what `recorded_ids` decode to; `None` without a tokenizer.
         retokenized_text: what `retokenized_ids` decode to.
-        evidence: route-specific facts.
+        evidence: facts of the route and the cause; `cut` where ids are left out, `also` the other
+            routes that found the same difference.
     """
 
     trajectory_id: str
@@ -91,6 +100,8 @@ class RouteCount:
     n_findings: int = 0
     n_branched_steps: int = 0
     """Prompts that hold on an older step: a branch or an edited history, ids cannot tell which."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Steps that could not be checked, by the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,8 +116,12 @@ class DriftReport:
     n_drifted_steps: int = 0
     n_action_tokens: int = 0
     n_drifted_action_tokens: int = 0
-    not_walked: list[str] = field(default_factory=list)
-    """Routes nobody ruled out that could not be walked: they need a tokenizer."""
+    not_walked: dict[str, str] = field(default_factory=dict)
+    """Routes nobody ruled out that checked no step, with the reason."""
+    template: dict[str, Any] | None = None
+    """What messages were rendered with: file, sha256, kwargs, now, nulls."""
+    against: dict[str, Any] | None = None
+    """The other recording: data, and `n_other_trajectories`, those that only it has."""
     by_source: Counter[str] = field(default_factory=Counter)
     by_route: dict[str, RouteCount] = field(default_factory=dict)
     by_kind: Counter[str] = field(default_factory=Counter)
@@ -127,7 +142,20 @@ class DriftReport:
         was_checked = any(count.n_checked_steps for count in self.by_route.values())
         if not self.n_checkable_steps or not was_checked:
             return Verdict.NOT_CHECKABLE
-        return Verdict.PARTLY_CHECKED if self.not_walked else Verdict.CLEAN
+        return Verdict.PARTLY_CHECKED if self.unchecked else Verdict.CLEAN
+
+    @property
+    def unchecked(self) -> dict[str, str]:
+        """Return the routes that checked less than the data allow, with the reason.
+
+        Data without messages do not allow `render`; nobody can change that from outside.
+        """
+        missing = {name: why for name, why in self.not_walked.items() if why != NO_MESSAGES}
+        for name, count in self.by_route.items():
+            reasons = [why for why in count.left_out if why != NO_MESSAGES]
+            if reasons:
+                missing.setdefault(name, reasons[0])
+        return missing
 
     @property
     def is_clean(self) -> bool:

@@ -3,13 +3,15 @@ from typing import Any
 
 import pytest
 
-from tests.builders import make_step, make_trajectory
+from tests.builders import make_step, make_trajectory, tiny_tokenizer
+from tests.drift_builders import CHATML, ids_of, say, talk
 from tests.tokenizer_builders import TINY
 from trajkit.drift.check import drift_check
 from trajkit.drift.findings import Route
 from trajkit.errors import InputError, UsageProblem
 from trajkit.records import ActionSource, Trajectory
 from trajkit.store.write import DatasetWriter, Provenance
+from trajkit.template import ChatTemplate
 from trajkit.tokenizer import load_tokenizer
 
 # ids of the tiny tokenizer; `se` + `arch` is another spelling of `search`
@@ -82,7 +84,7 @@ def test_a_report_counts_what_both_routes_find(write):
     assert (ids.n_checked_steps, ids.n_drifted_steps, ids.n_findings) == (7, 1, 1)
     assert (chain.n_checked_steps, chain.n_drifted_steps, chain.n_findings) == (4, 1, 1)
     assert report.by_kind == {"ids-only": 1, "prefix": 1}
-    assert report.by_cause == {"UNEXPLAINED": 2}
+    assert report.by_cause == {"non-canonical-sampling": 1, "eos-dropped": 1}
     assert [(f.trajectory_id, f.step_index, f.route) for f in report.findings] == [
         ("spelt", 1, "ids"),
         ("broken", 0, "chain"),
@@ -96,6 +98,7 @@ def test_the_report_as_json_has_the_documented_keys(write):
         *("schema", "verdict", "sampled_share", "checkable", "tokenizer"),
         *("n_trajectories", "n_drifted_trajectories", "n_steps", "n_checkable_steps"),
         *("n_drifted_steps", "n_action_tokens", "n_drifted_action_tokens", "not_walked"),
+        *("template", "against"),
         *("by_source", "by_route", "by_kind", "by_cause", "findings"),
     ]
     assert facts["schema"] == "trajkit.drift-check/1"
@@ -250,3 +253,92 @@ def test_prompts_that_go_on_from_an_older_step_are_counted_not_called_clean(writ
     assert report.by_route["chain"].n_checked_steps == 2
     assert report.by_route["chain"].n_branched_steps == 1
     assert report.by_route["chain"].n_findings == 0
+
+
+def test_what_several_routes_find_alike_is_one_finding_that_names_them(write):
+    report = drift_check(write(spelling()), TINY)
+    assert [report.by_route[name].n_findings for name in ("ids", "join")] == [1, 1]
+    (finding,) = report.findings
+    assert (finding.route, finding.evidence["also"]) == ("ids", ["join"])
+    assert report.by_kind.total() == 1
+    assert report.n_drifted_action_tokens == 6
+
+
+def test_ids_of_two_actions_in_one_region_count_once_beside_what_ids_finds(write):
+    first, second = [*SPELT, 85, 71], [67, 84, 69, 74, IM_END]
+    report = drift_check(write(make_trajectory([([1, 5], first), ([1, 5, *first], second)])), TINY)
+    assert report.by_route["join"].n_findings >= 1
+    assert report.n_drifted_action_tokens == len(first) + len(second) - 1
+
+
+def test_routes_that_the_data_do_not_allow_do_not_hinder_a_clean_verdict(write):
+    report = drift_check(write(clean()), TINY)
+    assert report.not_walked == {"render": "no messages recorded"}
+    assert list(report.by_route) == ["ids", "chain", "join"]
+    assert (report.is_clean, report.unchecked, report.template) == (True, {}, None)
+
+
+def test_routes_that_lack_an_argument_do(write):
+    report = drift_check(write(clean()))
+    needs = "needs -t TOKENIZER"
+    assert report.not_walked == {"ids": needs, "join": needs, "render": needs}
+    assert report.verdict == "partly checked"
+
+
+def test_messages_without_a_template_do_too(write):
+    asked = ids_of("<|im_start|>user\nsearch<|im_end|>\n<|im_start|>assistant\n", tiny_tokenizer())
+    data = write(talk([(asked, [TOKYO, IM_END])], say("search", "Tokyo")))
+    report = drift_check(data, tiny_tokenizer())  # a tokenizer without a folder has no template
+    assert report.not_walked == {"render": "needs --chat-template FILE"}
+    assert report.verdict == "partly checked"
+    rendered = drift_check(data, tiny_tokenizer(), chat_template=ChatTemplate(source=CHATML))
+    assert rendered.is_clean
+    assert (rendered.template or {})["file"] is None
+    with pytest.raises(UsageProblem) as caught:
+        drift_check(data, tiny_tokenizer(), routes=[Route.RENDER])
+    assert caught.value.code == "U103"
+
+
+def test_a_conversation_that_is_left_out_keeps_the_rest_from_being_clean(write):
+    source = "{% if messages[0].content == 'no' %}{{ raise_exception('no') }}{% endif %}" + CHATML
+    tiny = tiny_tokenizer()
+    both = []
+    for word in ("no", "search"):
+        asked = ids_of(f"<|im_start|>user\n{word}<|im_end|>\n<|im_start|>assistant\n", tiny)
+        both.append(talk([(asked, [TOKYO, IM_END])], say(word, "Tokyo"), word))
+    report = drift_check(write(*both), tiny, chat_template=ChatTemplate(source=source))
+    refused = "the chat template refuses the conversation"
+    assert report.by_route["render"].n_checked_steps == 1
+    assert report.by_route["render"].left_out == {refused: 1}
+    assert report.to_dict()["by_route"]["render"]["left_out"] == {refused: 1}
+    assert (report.unchecked, report.verdict) == ({"render": refused}, "partly checked")
+
+
+def test_another_recording_is_counted_with_what_each_has_alone(write, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    with DatasetWriter(other / "steps.parquet") as writer:
+        for trajectory in (spelling(), clean("alone")):
+            writer.write(trajectory)
+    data = write(clean(), spelling())
+    report = drift_check(data, TINY, routes=[Route.PAIR], against=other / "steps.parquet")
+    assert report.by_route["pair"].n_checked_steps == 3
+    assert report.by_route["pair"].left_out == {"the other recording has no such step": 2}
+    assert report.against is not None
+    assert report.against["n_other_trajectories"] == 1
+    assert report.verdict == "partly checked"
+    some = drift_check(
+        data, TINY, routes=[Route.PAIR], against=other / "steps.parquet", only={"spelt"}
+    )
+    assert (some.against or {})["n_other_trajectories"] is None  # nobody read on to the end
+    assert some.is_clean
+
+
+def test_another_recording_of_another_tokenizer_is_refused(write, tmp_path):
+    other = tmp_path / "other.parquet"
+    with DatasetWriter(other) as writer:
+        writer.write(clean())
+        writer.provenance = Provenance(tokenizer_name="other", tokenizer_fingerprint="0" * 64)
+    with pytest.raises(InputError) as caught:
+        drift_check(write(clean()), TINY, against=other)
+    assert caught.value.code == "T102"

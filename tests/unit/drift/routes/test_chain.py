@@ -7,8 +7,8 @@ import pytest
 
 from tests.builders import make_step, make_trajectory
 from tests.tokenizer_builders import TINY
-from trajkit.drift.chain import check_chain, is_chained
 from trajkit.drift.findings import DriftKind, Route
+from trajkit.drift.routes.chain import check_chain, is_chained
 from trajkit.errors import InputError
 from trajkit.records import PromptSource
 from trajkit.tokenizer import load_tokenizer

@@ -7,20 +7,74 @@ decides this stands in the table of parents, so a step that holds costs no look 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from trajkit.align import common_prefix, next_agreement
+from trajkit.drift.difference import Difference, Side
 from trajkit.drift.findings import DriftFinding, DriftKind, Route
-from trajkit.records import Ids, PromptSource, Step
+from trajkit.drift.walked import (
+    SHOWN,
+    CauseOf,
+    Covered,
+    Found,
+    Walked,
+    action_spans,
+    alone,
+    facts_of,
+    unexplained,
+)
+from trajkit.records import Ids, PromptSource, Step, Trajectory
 from trajkit.tokenizer import Tokenizer
 
 _AGREE = 8
 """So many equal ids in a row count as going on alike: more than a chat template's own runs."""
-_SHOWN = 64
-"""A region is cut here; `evidence.cut` says so."""
 _NEXT = 8
+
+
+def walk_chain(
+    batch: Sequence[Trajectory],
+    tokenizer: Tokenizer | None,
+    wanted: Callable[[int], bool],
+    cause_of: CauseOf,
+) -> list[Walked]:
+    """Return what the route finds in each trajectory of a batch."""
+    return [_walk(trajectory, tokenizer, wanted, cause_of) for trajectory in batch]
+
+
+def _walk(
+    trajectory: Trajectory,
+    tokenizer: Tokenizer | None,
+    wanted: Callable[[int], bool],
+    cause_of: CauseOf,
+) -> Walked:
+    checked, found, n_branched = [], [], 0
+    with_ids = [step for step in trajectory.steps if step.prompt_delta is not None]
+    for previous, step in pairwise(with_ids):
+        earlier = step.parent or previous
+        if not is_chained(step) or not wanted(earlier.step_index):
+            continue
+        checked.append(step.step_index)
+        finding = check_chain(step, earlier, tokenizer, cause_of)
+        if finding is not None:
+            found.append(_counted(finding))
+        elif branches_off(step, previous):
+            n_branched += 1
+    return Walked(checked=tuple(checked), found=tuple(found), n_branched_steps=n_branched)
+
+
+def _counted(finding: DriftFinding) -> Found:
+    start = finding.action_start or 0
+    covered = Covered(finding.step_index, start, start + finding.n_action_tokens)
+    return Found(
+        finding=finding,
+        covers=(covered,) if finding.n_action_tokens else (),
+        other=(finding.evidence["n_other"], hash(finding.retokenized_ids)),
+        n_recorded=finding.evidence["n_recorded"],
+    )
 
 
 def is_chained(step: Step) -> bool:
@@ -40,7 +94,12 @@ def branches_off(step: Step, previous: Step) -> bool:
     return not on_previous and not (again and keep == previous.prompt_len)
 
 
-def check_chain(step: Step, earlier: Step, tokenizer: Tokenizer | None) -> DriftFinding | None:
+def check_chain(
+    step: Step,
+    earlier: Step,
+    tokenizer: Tokenizer | None,
+    cause_of: CauseOf = unexplained,
+) -> DriftFinding | None:
     """Return the break between a step's prompt and the step it grows from, `None` when it holds.
 
     The finding speaks of the earlier step: its ids are what was lost.
@@ -48,7 +107,8 @@ def check_chain(step: Step, earlier: Step, tokenizer: Tokenizer | None) -> Drift
     Args:
         step: the later step.
         earlier: its parent; where it shares nothing with any, the one before it.
-        tokenizer: names the ids; without it texts and bytes are `None`.
+        tokenizer: names the ids; without it texts and bytes are `None`, and causes not asked for.
+        cause_of: names a difference's cause.
 
     Raises:
         InputError: I304 when the tokenizer does not know an id.
@@ -58,7 +118,12 @@ def check_chain(step: Step, earlier: Step, tokenizer: Tokenizer | None) -> Drift
     keep, other = _kept(step), _own(step.prompt_delta)
     recorded = _ids_behind(earlier, keep)
     same = common_prefix(recorded, other)  # a writer may have kept less than it could
-    return _finding(step, earlier, keep + same, (recorded[same:], other[same:]), tokenizer)
+    rest = recorded[same:], other[same:]
+    finding = _finding(step, earlier, keep + same, rest, tokenizer)
+    if tokenizer is None:
+        return finding
+    cause, evidence = cause_of(_difference(finding, step, earlier, rest, tokenizer))
+    return replace(finding, cause=cause, evidence=evidence | finding.evidence)
 
 
 def _holds(step: Step, earlier: Step) -> bool:
@@ -160,7 +225,7 @@ def _finding(
 ) -> DriftFinding:
     recorded, other = rest
     n_left, n_right = _spent(recorded, other)
-    left, right = recorded[: min(n_left, _SHOWN)], other[: min(n_right, _SHOWN)]
+    left, right = recorded[: min(n_left, SHOWN)], other[: min(n_right, SHOWN)]
     following = other[n_right : n_right + _NEXT]
     prompt_len = earlier.prompt_len or 0
     action_start = keep - prompt_len if keep >= prompt_len else None
@@ -185,10 +250,35 @@ def _finding(
             "n_kept": keep,
             "n_recorded": n_left,
             "n_other": n_right,
-            "cut": n_left > _SHOWN or n_right > _SHOWN,
+            "cut": n_left > SHOWN or n_right > SHOWN,
             "next_ids": following.tolist(),
             "next_text": None if tokenizer is None else tokenizer.text(following),
         },
+    )
+
+
+def _difference(
+    finding: DriftFinding, step: Step, earlier: Step, rest: tuple[Ids, Ids], tokenizer: Tokenizer
+) -> Difference:
+    """Return a break as a difference of the ids around it: some before, and all that follow."""
+    keep, facts = finding.token_start, finding.evidence
+    n_lead = min(keep, SHOWN)
+    lead = _ids_behind(earlier, keep - n_lead)[:n_lead]
+    sides = []
+    for ids, n_spent in zip(rest, (facts["n_recorded"], facts["n_other"]), strict=True):
+        whole = np.concatenate([lead, ids])
+        pieces = tokenizer.pieces(whole)
+        sides.append(Side(ids=whole, pieces=pieces, start=n_lead, end=n_lead + n_spent))
+    first = keep - n_lead
+    return Difference(
+        route=Route.CHAIN,
+        kind=DriftKind.PREFIX,
+        recorded=sides[0],
+        other=sides[1],
+        byte_start=sum(map(len, sides[0].pieces[:n_lead])),
+        action=action_spans([alone(earlier)], first, first + len(sides[0].ids)),
+        tokenizer=tokenizer,
+        facts=facts_of(earlier) | {"next_step_index": step.step_index},
     )
 
 

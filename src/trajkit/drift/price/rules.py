@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trajkit.drift.price_counts import Counts
+from trajkit.drift.price.counts import Counts
 from trajkit.records import Step
 
 _FORK_THRESHOLD = 1024

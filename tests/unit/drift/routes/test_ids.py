@@ -7,7 +7,7 @@ import tokenizers
 from tests.builders import make_step
 from tests.tokenizer_builders import ROOT, SMOLLM2, TINY, metaspace, save
 from trajkit.drift.findings import DriftKind
-from trajkit.drift.ids import check_ids
+from trajkit.drift.routes.ids import check_ids
 from trajkit.errors import InputError
 from trajkit.records import ids_array
 from trajkit.tokenizer import Tokenizer, load_tokenizer
@@ -31,9 +31,9 @@ def letters(tokenizer, text) -> Any:
 def check(action, tokenizer, prompt=(1, 5, 6)) -> Any:
     """Return the findings of one step."""
     step = make_step(prompt_delta=list(prompt), action_tokens=list(action))
-    ((checked, findings),) = check_ids([step], tokenizer)
+    ((checked, found),) = check_ids([step], tokenizer)
     assert checked is step
-    return findings
+    return [one.finding for one in found]
 
 
 def test_ids_that_the_tokenizer_itself_would_choose_are_no_finding(tiny):

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import make_step, make_trajectory, tiny_tokenizer
-from trajkit.drift.chain import check_chain
 from trajkit.drift.findings import DriftFinding, DriftKind, Route
-from trajkit.drift.price import DriftPrice, Exposure, MaskDamage, price_drift
-from trajkit.drift.price_rules import TRAINER_RULES
+from trajkit.drift.price.rules import TRAINER_RULES
+from trajkit.drift.price.tokens import DriftPrice, Exposure, MaskDamage, price_drift
+from trajkit.drift.routes.chain import check_chain
 from trajkit.records import Segment, SegmentKind, Trajectory
 
 START, IM_END = 1, 2

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajkit.drift.price_logprobs import LogprobPrice, StepLogprobs, price_logprobs
+from trajkit.drift.price.logprobs import LogprobPrice, StepLogprobs, price_logprobs
 
 INF = math.inf
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trajkit.drift.price_counts import Counts
+from trajkit.drift.price.counts import Counts
 
 _LOW, _HIGH = math.log(0.8), math.log(1.2)
 """PPO's usual ratio band (Schulman et al. 2017, arXiv 1707.06347: epsilon 0.2)."""

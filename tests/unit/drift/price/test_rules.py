@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import make_step, make_trajectory
-from trajkit.drift.price_rules import TRAINER_RULES, RuleCost
+from trajkit.drift.price.rules import TRAINER_RULES, RuleCost
 from trajkit.records import Segment, SegmentKind
 from trajkit.sequence import build_sequences
 

@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 from trajkit.drift.findings import DriftFinding, Route
-from trajkit.drift.price_counts import Counts
-from trajkit.drift.price_rules import TRAINER_RULES, RuleCost
+from trajkit.drift.price.counts import Counts
+from trajkit.drift.price.rules import TRAINER_RULES, RuleCost
 from trajkit.records import SegmentKind, Step, Trajectory, ids_array
 from trajkit.tokenizer import Tokenizer
 

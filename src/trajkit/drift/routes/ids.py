@@ -1,0 +1,64 @@
+"""Route `ids`: decode each action, encode the text again, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from trajkit.align import same_ids
+from trajkit.drift.difference import differences
+from trajkit.drift.findings import Route
+from trajkit.drift.walked import CauseOf, Found, Walked, alone, found_in, unexplained
+from trajkit.records import Ids, Step, Trajectory
+from trajkit.tokenizer import Tokenizer
+
+
+def walk_ids(
+    batch: Sequence[Trajectory],
+    tokenizer: Tokenizer,
+    wanted: Callable[[int], bool],
+    cause_of: CauseOf,
+) -> list[Walked]:
+    """Return what the route finds in each trajectory of a batch, which is encoded together."""
+    each = [
+        [step for step in trajectory.steps if step.is_checkable and wanted(step.step_index)]
+        for trajectory in batch
+    ]
+    found = check_ids([step for steps in each for step in steps], tokenizer, cause_of)
+    return [
+        Walked(
+            checked=tuple(step.step_index for step in steps),
+            found=tuple(one for _ in steps for one in next(found)[1]),
+        )
+        for steps in each
+    ]
+
+
+def check_ids(
+    steps: Sequence[Step], tokenizer: Tokenizer, cause_of: CauseOf = unexplained
+) -> Iterator[tuple[Step, list[Found]]]:
+    """Yield each step with the regions in which encode(decode(action)) differs from the action.
+
+    Equal texts are encoded once.
+
+    Raises:
+        InputError: I304 when an id is outside the vocabulary.
+    """
+    actions = [_known(step, tokenizer) for step in steps]
+    texts = tokenizer.decode_batch(actions)
+    distinct = list(dict.fromkeys(texts))
+    encoded = dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
+    for step, action, text in zip(steps, actions, texts, strict=True):
+        again = encoded[text]
+        if same_ids(action, again):
+            yield step, []
+            continue
+        parts = differences(action, again, tokenizer, route=Route.IDS, action=((0, len(action)),))
+        yield step, list(found_in(parts, [alone(step)], step.prompt_len or 0, cause_of))
+
+
+def _known(step: Step, tokenizer: Tokenizer) -> Ids:
+    """Return a step's action after checking each id: decoding would drop an unknown one."""
+    if step.action_tokens is None:
+        raise ValueError("only steps with action ids have an ids route")
+    tokenizer.require_known(step.action_tokens, "action", step.place)
+    return step.action_tokens
