@@ -35,17 +35,14 @@ class _Alphabet(StrEnum):
 
 
 class Rebuilt(StrEnum):
-    """What loaders that rebuild the pipeline from a class name are known to lose or put in."""
+    """What loaders that rebuild the pipeline from a class name are known to change."""
 
     NO_PREFIX = "no-prefix"
     """the space in front of a text is gone"""
-    NO_NORMALIZER = "no-normalizer"
     NO_IGNORE_MERGES = "no-ignore-merges"
     """whole words of the vocabulary are merged anyway"""
     GPT2_WORDS = "gpt2-words"
     """text is cut into words by GPT-2's rule"""
-    PREFIX = "prefix"
-    """a space is put in front of each text"""
 
 
 class Tokenizer:
@@ -353,25 +350,15 @@ def _rebuild(backend: tokenizers.Tokenizer, change: Rebuilt) -> bool:
             ]
             backend.normalizer = normalizers.Sequence(spaced)
             return True
-        case Rebuilt.NO_NORMALIZER:
-            is_other = backend.normalizer is not None and "Replace" not in str(
-                _state(backend.normalizer)
-            )
-            if is_other:
-                backend.normalizer = None
-            return is_other
         case Rebuilt.NO_IGNORE_MERGES:
             is_other = bool(getattr(backend.model, "ignore_merges", False))
             if is_other:
                 backend.model.ignore_merges = False
             return is_other
-        case Rebuilt.GPT2_WORDS | Rebuilt.PREFIX:
-            is_prefix = change is Rebuilt.PREFIX
+        case Rebuilt.GPT2_WORDS:
             is_other = "ByteLevel" in str(_state(backend.pre_tokenizer))
             if is_other:
-                backend.pre_tokenizer = pre_tokenizers.ByteLevel(
-                    add_prefix_space=is_prefix, use_regex=True
-                )
+                backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             return is_other
 
 

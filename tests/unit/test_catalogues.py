@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from trajkit.drift.causes import DRIFT_CAUSES
 from trajkit.drift.findings import DriftKind, Route
 from trajkit.errors import ERROR_CODES
 from trajkit.formats import FORMATS
 from trajkit.markup import MARKUPS
+from trajkit.masks.rules import MASK_RULES
+from trajkit.masks.texts import RULE_TEXTS
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "trajkit"
@@ -72,6 +75,38 @@ def test_every_tag_profile_has_a_fixture_and_a_row_in_the_readme(name):
     assert has_row(name), f"README.md has no table row for the tag profile {name}"
 
 
+@pytest.mark.parametrize("code", [rule.code for rule in MASK_RULES])
+def test_every_mask_rule_has_a_fixture_that_breaks_it_one_that_does_not_and_a_page(code):
+    for side in ("bad", "good"):
+        assert len(list((ROOT / "fixtures" / "masks" / code).glob(f"{side}.*"))) == 1
+    text = RULE_TEXTS[code]
+    assert text.title
+    assert text.why.endswith(".")
+    assert text.fix.endswith(".")
+
+
+def test_no_folder_of_mask_fixtures_and_no_page_is_without_a_rule():
+    codes = {rule.code for rule in MASK_RULES}
+    assert {path.name for path in (ROOT / "fixtures" / "masks").iterdir()} == codes
+    assert set(RULE_TEXTS) == codes
+
+
 @pytest.mark.parametrize("name", [*DriftKind, *Route])
 def test_every_drift_kind_and_route_has_a_row_in_the_readme(name):
     assert has_row(name), f"README.md has no table row for {name}"
+
+
+@pytest.mark.parametrize("name", [cause.name for cause in DRIFT_CAUSES])
+def test_every_drift_cause_is_planted_in_the_bench(name):
+    planted = "".join(
+        (ROOT / "bench" / f"{half}_plants.py").read_text() for half in ("text", "turn")
+    )
+    assert f'"{name}"' in planted
+
+
+def test_every_cause_that_the_readme_names_is_one():
+    section = (
+        (ROOT / "README.md").read_text().split("## What drift-check finds")[1].split("\n## ")[0]
+    )
+    told = section.split("the **cause** is inference")[1].split("docs/codes.md")[0]
+    assert set(re.findall(r"`([a-z0-9-]+)`", told)) <= {cause.name for cause in DRIFT_CAUSES}

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import trajkit
 from trajkit.cli.pages import FINDINGS, PAGES
-from trajkit.drift.findings import DriftKind
+from trajkit.drift.causes import DRIFT_CAUSES
+from trajkit.drift.findings import UNEXPLAINED, DriftKind
 from trajkit.errors import ERROR_CODES, ExitCode
+from trajkit.masks.rules import MASK_RULES
 from trajkit.scoring.losses import LOSSES
+from trajkit.training import TRAIN_POLICIES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -21,6 +24,30 @@ def test_every_error_code_has_its_row_with_the_same_words():
         re.findall(r"^\| ([A-Z]\d+) \| (.+) \|$", (ROOT / "docs/codes.md").read_text(), re.M)
     )
     assert rows == ERROR_CODES
+
+
+def test_every_drift_cause_has_its_row_with_the_same_words_in_order():
+    section = (ROOT / "docs/codes.md").read_text().split("## Drift causes")[1]
+    section = section.split("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \|$", section, re.M)
+    assert rows == [(cause.name, cause.what) for cause in DRIFT_CAUSES]
+
+
+def test_every_mask_rule_has_its_row_with_its_severity_and_the_same_words_in_order():
+    section = (ROOT / "docs/codes.md").read_text().split("## Mask rules")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (.+) \|$", section, re.M)
+    assert rows == [(rule.code, rule.severity.value, rule.text.title) for rule in MASK_RULES]
+
+
+def test_the_readme_names_every_mask_rule_and_no_other():
+    section = README.split("| rules about | are |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"`([a-z-]+)`", section)) == sorted(rule.code for rule in MASK_RULES)
+
+
+def test_every_policy_of_training_has_its_row_with_its_sentence():
+    section = README.split("| `--train` | counts |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", section, re.M)
+    assert rows == [(policy.name, policy.meaning) for policy in TRAIN_POLICIES]
 
 
 def test_every_exit_code_has_its_row():
@@ -48,8 +75,9 @@ def test_links_in_the_readme_lead_somewhere():
 
 
 def test_every_error_code_and_drift_kind_has_a_page():
-    assert set(PAGES) == set(ERROR_CODES) | {kind.value for kind in DriftKind}
-    assert set(FINDINGS) == {kind.value for kind in DriftKind}
+    findings = {kind.value for kind in DriftKind} | {UNEXPLAINED}
+    assert set(PAGES) == set(ERROR_CODES) | findings
+    assert set(FINDINGS) == findings
     for page in PAGES.values():
         assert page.why.endswith(".")
         assert page.fix
@@ -59,6 +87,6 @@ def test_the_python_in_the_readme_names_what_there_is():
     (block,) = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
     compile(block, "README.md", "exec")
     named = set(re.findall(r"\btrajkit\.(\w+)\(", block))
-    assert named >= {"ingest", "drift_check", "mask_view", "score"}
+    assert named >= {"ingest", "drift_check", "mask_check", "mask_view", "score"}
     assert named <= set(trajkit.__all__)
     assert set(re.findall(r"\bstep\.(\w+)", block)) <= set(dir(trajkit.Step))

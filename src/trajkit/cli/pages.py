@@ -1,6 +1,7 @@
 """What `trajkit explain` says: why a code or a finding matters, and what to do about it.
 
-The title of an error stands in `ERROR_CODES`; a finding's is here.
+The title of an error stands in `ERROR_CODES`; a finding's is here. The pages of drift causes stand
+in their own table, `trajkit.drift.causes`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ FINDINGS: dict[str, str] = {
     "text": "other bytes come back",
     "structure": "a control token appears or disappears",
     "prefix": "the next prompt does not start with this prompt + action",
+    "UNEXPLAINED": "no cause has evidence",
 }
 
 PAGES: dict[str, Page] = {
@@ -47,6 +49,12 @@ PAGES: dict[str, Page] = {
         "change, and the trajectory cannot be trained as one sequence.",
         "Build each prompt from the ids of the last one. If a window or summary is meant, train "
         "the steps as sequences of their own.",
+    ),
+    "UNEXPLAINED": Page(
+        "Something changed the ids that none of the known causes accounts for; a wrong name would "
+        "send you to the wrong setting.",
+        "Look at both sides of the finding (--format json holds all of it), and compare what "
+        "rollout and trainer do with the text in between.",
     ),
     "I101": Page(
         "Bytes that are no UTF-8 would become other text, and other ids, in silence.",
@@ -139,6 +147,14 @@ PAGES: dict[str, Page] = {
     "I405": Page(
         "Text whose writer is unknown can be neither trained nor masked.",
         "Choose the markup that fits (--markup), or log the ids.",
+    ),
+    "I406": Page(
+        "A mask that fits its ids in two ways trains other tokens in each of them.",
+        "Say which with trajkit mask-check --align, or write one value for each id.",
+    ),
+    "I407": Page(
+        "A mask or label that does not belong to its ids trains tokens that nobody chose.",
+        "Write one value for each id, or for each of the response; trajkit mask-check shows where.",
     ),
     "S101": Page(
         "Only files that ingest wrote carry the metadata that numbers are checked against; other "
