@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -71,10 +70,9 @@ def template_kwargs(text: str | None) -> dict[str, Any]:
     Raises:
         UsageProblem: U103 unless it is a JSON object.
     """
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        value = None
+    from trajkit.safe.json import strict_json
+
+    value = strict_json(text or "{}")
     if not isinstance(value, dict):
         raise UsageProblem("U103", f"--template-kwargs expects a JSON object, got {text}")
     return value

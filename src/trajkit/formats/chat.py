@@ -92,11 +92,13 @@ def to_chat(message: dict[str, Any]) -> dict[str, Any]:
 
     Parts of the content that have a key of their own in a chat message move there: reasoning to
     `reasoning_content`, calls to `tool_calls`. Text that stands under `value` becomes text. What is
-    left is one text where it is nothing but text, and null where it is nothing.
+    left is one text where it is nothing but text, and null where it is nothing. A `function_call`
+    of older logs is a call, and the role `function` is `tool`.
     """
+    message = _renewed(message)
     content = message.get("content")
     if not isinstance(content, list) or not any(map(_is_foreign, content)):
-        return dict(message)
+        return message
     thoughts, calls, left = [], [], []
     for part in content:
         text = _value_of(part) if _is_foreign(part) else None
@@ -118,6 +120,18 @@ def to_chat(message: dict[str, Any]) -> dict[str, Any]:
         known = message.get("tool_calls")
         chat["tool_calls"] = [*(known if isinstance(known, list) else ()), *calls]
     return chat
+
+
+def _renewed(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in today's words."""
+    found = dict(message)
+    if found.get("role") == "function":
+        found["role"] = "tool"
+    call = found.get("function_call")
+    if isinstance(call, dict) and not found.get("tool_calls"):
+        del found["function_call"]
+        found["tool_calls"] = [{"type": "function", "function": call}]
+    return found
 
 
 def role_of(message: Any, place: Place, path: str) -> str:

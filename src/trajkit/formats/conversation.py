@@ -9,7 +9,8 @@ from typing import Any
 
 from trajkit.errors import InputError
 from trajkit.formats.raw import Format, RawTrajectory
-from trajkit.records import Trajectory
+from trajkit.records import Step, Trajectory
+from trajkit.safe.json import strict_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +49,23 @@ def recorded_conversation(trajectory: Trajectory, form: Format) -> Conversation 
     for step in trajectory.steps:
         if step.action_message_json is None:
             return None
-        try:
-            added = json.loads(step.messages_json or "[]")
-            steps.append((added, json.loads(step.action_message_json)))
-            extra = json.loads(step.extra_json or "{}")
-        except (ValueError, RecursionError):
-            raise InputError("S103", "its messages are no JSON", place=step.place) from None
+        added = _stored(step, step.messages_json, list)
+        steps.append((added, _stored(step, step.action_message_json, object)))
+        extra = _stored(step, step.extra_json, dict)
     if not steps:
         return None
     return _joined(steps, extra.get("messages_after", ()), trajectory.steps[0].tools_json, form)
+
+
+def _stored(step: Step, text: str | None, kind: type) -> Any:
+    """Return the value of a column of JSON text; an empty one where the column is null."""
+    try:
+        value = kind() if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, kind) or (value is None and text != "null"):
+        raise InputError("S103", "its messages are no JSON", place=step.place)
+    return value
 
 
 def _joined(
@@ -75,7 +84,7 @@ def _joined(
         actions.append(len(messages))
         messages.append(form.as_chat(action))
     messages += [form.as_chat(message) for message in after]
-    tools = None if tools_json is None else json.loads(tools_json)
+    tools = None if tools_json is None else strict_json(tools_json)
     return Conversation(
         messages=tuple(messages),
         actions=tuple(actions),

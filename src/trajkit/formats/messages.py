@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trajkit.formats.chat import Turn, split_turns, spoken_text, to_chat
 from trajkit.formats.fields import Fields, take_whole
 from trajkit.formats.nested import take_tools
@@ -27,10 +29,14 @@ def _read(record: Record) -> RawTrajectory:
         raise fields.missing("messages")
     turns, after = split_turns(messages, record.place)
     tools, warnings = take_tools(fields)
+    steps = [step_of(turn) for turn in turns]
+    finish = fields.take_text("finish_reason") if steps else None
+    if finish is not None and steps[-1].finish_reason is None:
+        steps[-1] = replace(steps[-1], finish_reason=finish.lower())
     return RawTrajectory(
         **take_whole(fields),
         tools_json=tools,
-        steps=tuple(step_of(turn) for turn in turns),
+        steps=tuple(steps),
         messages_after=after,
         extra=fields.rest(),
         warnings=warnings,
@@ -39,7 +45,9 @@ def _read(record: Record) -> RawTrajectory:
 
 def step_of(turn: Turn) -> RawStep:
     """Return the step of a turn: its messages verbatim, its words where they are all of it."""
+    finish = turn.message.get("finish_reason")
     return RawStep(
+        finish_reason=finish.lower() if isinstance(finish, str) else None,
         messages_added=turn.added,
         action_message=turn.message,
         action_text=spoken_text(turn.message),

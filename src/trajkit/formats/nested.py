@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NoReturn
+from typing import Any
 
 from trajkit.formats.fields import Fields
+from trajkit.safe.json import strict_json
 
 _NO_TOOLS = "tools is text that holds no JSON: it is kept in extra_json"
-
-
-def nested_json(text: str) -> Any:
-    """Return the value that a text is JSON of; `None` where it is none, or not strictly."""
-    try:
-        return _STRICT.decode(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def calls_in(text: str) -> list[dict[str, Any]] | None:
@@ -27,7 +19,7 @@ def calls_in(text: str) -> list[dict[str, Any]] | None:
     Returns:
         the calls; `None` where the text is anything else.
     """
-    value = nested_json(text)
+    value = strict_json(text)
     calls = value if isinstance(value, list) else [value]
     if not calls or not all(_is_call(call) for call in calls):
         return None
@@ -43,7 +35,7 @@ def take_tools(fields: Fields) -> tuple[str | None, tuple[str, ...]]:
     Text that is no JSON stays where it is; empty text says that there are no tools.
     """
     tools = fields.rest().get("tools")
-    if not isinstance(tools, str) or nested_json(tools) is not None:
+    if not isinstance(tools, str) or strict_json(tools) is not None:
         return fields.take_json("tools"), ()
     return None, (_NO_TOOLS,) if tools.strip() else ()
 
@@ -54,17 +46,3 @@ def _is_call(value: object) -> bool:
         and isinstance(value.get("name"), str)
         and isinstance(value.get("arguments"), dict | str)
     )
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key twice")
-    return found
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(text)
-
-
-_STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

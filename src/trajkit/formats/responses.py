@@ -7,7 +7,7 @@ ids, it adds them to the last item of the call; where it does not, a call ends a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trajkit.formats.chat import POLICY, plain_text, role_of
@@ -62,6 +62,9 @@ def _read(record: Record) -> RawTrajectory:
     before += tuple(opening.replies)
     task_index, trajectory_id = _indices(fields)
     sampling = take_sampling(response)
+    steps = list(_steps(calls, before))
+    if steps:
+        steps[-1] = replace(steps[-1], finish_reason=_finish(response))
     return RawTrajectory(
         trajectory_id=trajectory_id or fields.take_name("trajectory_id"),
         group_id=task_index,
@@ -69,12 +72,22 @@ def _read(record: Record) -> RawTrajectory:
         reward=fields.take_number("reward"),
         sampling=sampling,
         tools_json=tools,
-        steps=tuple(_steps(calls, before)),
+        steps=tuple(steps),
         messages_after=tuple(calls[-1].replies) if calls else before,
         extra=fields.rest()
         | {"responses_create_params": params.rest(), "response": response.rest()},
         warnings=doubts + ((_NOT_COLLECTED,) if any(call.has_empty_ids for call in calls) else ()),
     )
+
+
+def _finish(response: Fields) -> str | None:
+    """Return why the last call ended early, `None` where it is not said that it did."""
+    there = response.rest()
+    details = there.get("incomplete_details")
+    if there.get("status") != "incomplete" or not isinstance(details, dict):
+        return None
+    reason = details.get("reason")
+    return reason.lower() if isinstance(reason, str) else None
 
 
 def _input(params: Fields) -> tuple[Any, ...]:

@@ -17,11 +17,13 @@ _POLICY = "assistant"
 _BLOCKS = re.compile(
     r"(?P<think><think>.*?(?:</think>|\Z))"
     r"|(?P<tool_call><tool_call>.*?(?:</tool_call>|\Z))"
-    r"|(?P<prefilled>\A(?:(?!<think>).)*?</think>)",
+    r"|(?P<opened>\A(?:(?!<think>).)*?</think>)",
     re.DOTALL,
 )
-"""Thoughts and calls as tags; a generation prompt may have opened the thoughts."""
-_EMPTY_THOUGHTS = re.compile(r"<think>\s*</think>\s*")
+"""Thoughts and calls as tags; `opened` are thoughts that the generation prompt began."""
+_OPEN = re.compile(r"<think>\s*\Z")
+_LONGEST_OPENING = 32
+_EMPTY_THOUGHTS = re.compile(r"\s*<think>\s*</think>\s*")
 
 
 def context_runs(
@@ -63,12 +65,12 @@ def action_runs(turn: Turn, end: int) -> list[Run]:
         if span.start < text_end
     ]
     runs = _with_gaps(spans, turn.start, text_end)
-    text = turn.rendered.text[turn.start : text_end]
-    for block in _BLOCKS.finditer(text):
+    is_open = _OPEN.search(_end_of_prompt(turn)) is not None
+    for block in _BLOCKS.finditer(_without_arguments(turn, spans, text_end)):
         start, stop = (turn.start + spot for spot in block.span())
         if block.lastgroup == "tool_call":
             runs = _overlaid(runs, start, stop, SegmentKind.TOOL_CALL)
-        elif not _is_argument(spans, start):
+        elif is_open or block.lastgroup == "think":
             runs = _overlaid(runs, start, stop, SegmentKind.THINK)
     return [*((start, kind) for start, _, kind in runs), (text_end, SegmentKind.STOP)]
 
@@ -97,13 +99,13 @@ def _action_kind(rendered: Rendered, span: LeafSpan) -> SegmentKind:
 
 
 def _with_gaps(spans: list[_Span], start: int, end: int) -> list[_Span]:
-    """Return spans and what lies between them: thoughts beside thoughts, calls beside calls."""
+    """Return spans and what lies between them: a call's beside calls, else a thought's."""
     found: list[_Span] = []
     at, last = start, SegmentKind.TEXT
     for left, right, kind in [*spans, (end, end, SegmentKind.TEXT)]:
         if left > at:
             beside = (last, kind)
-            told = (k for k in (SegmentKind.THINK, SegmentKind.TOOL_CALL) if k in beside)
+            told = (k for k in (SegmentKind.TOOL_CALL, SegmentKind.THINK) if k in beside)
             found.append((at, left, next(told, SegmentKind.TEXT)))
         if right > left:
             found.append((left, right, kind))
@@ -122,5 +124,17 @@ def _overlaid(runs: list[_Span], start: int, end: int, kind: SegmentKind) -> lis
     return sorted([*found, (start, end, kind)])
 
 
-def _is_argument(spans: list[_Span], at: int) -> bool:
-    return any(left <= at < right and kind is SegmentKind.TOOL_CALL for left, right, kind in spans)
+def _end_of_prompt(turn: Turn) -> str:
+    """Return the last characters the policy saw."""
+    shown = turn.prompt.text[max(0, turn.prompt_end - _LONGEST_OPENING) : turn.prompt_end]
+    return shown + turn.prompt_more[-_LONGEST_OPENING:]
+
+
+def _without_arguments(turn: Turn, spans: list[_Span], end: int) -> str:
+    """Return the text of an action, the arguments of calls blotted out: tags there are no tags."""
+    text, at = [], turn.start
+    for left, right, kind in spans:
+        if kind is SegmentKind.TOOL_CALL and right > left >= at:
+            text += [turn.rendered.text[at:left], "\0" * (right - left)]
+            at = right
+    return "".join([*text, turn.rendered.text[at:end]])

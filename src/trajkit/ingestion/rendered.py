@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from trajkit import align
 from trajkit.errors import InputError, Place, UsageProblem
+from trajkit.formats.chat import POLICY
 from trajkit.formats.conversation import Conversation, conversation_of
 from trajkit.formats.raw import Format, RawTrajectory, is_truncated
 from trajkit.ingestion.kinds import Run, action_runs, context_runs, own_start
@@ -30,6 +32,7 @@ from trajkit.template import (
     ChatTemplate,
     Forged,
     Habits,
+    Leaf,
     LiteralText,
     Part,
     Rendered,
@@ -139,7 +142,6 @@ class _Walk:
         self._ids = _PromptIds(tokenizer)
         self._before: _Sequence | None = None
         self._told: set[tuple[Any, ...]] = set()
-        self._left_out: tuple[Rendered | None, dict[int | None, list[str]]] = (None, {})
         self.steps: list[dict[str, Any]] = []
         self.notes: list[dict[str, list[Note]]] = []
 
@@ -250,12 +252,15 @@ class _Walk:
         return (note.get("message"), note.get("path"), at), note
 
     def _parts_left_out(self, turn: Turn) -> list[Note]:
-        """Return what the template does not write of the policy's message."""
-        rendered, found = self._left_out
-        if rendered is not turn.rendered:
-            found = _left_out(turn.rendered)
-            self._left_out = (turn.rendered, found)
-        return [{"message": turn.message, "part": part} for part in found.get(turn.message, ())]
+        """Return what the template does not write of the policy's message, and of new ones."""
+        last = -1 if self._before is None else self._before.turn.message
+        new: list[int | None] = [*([None] if last < 0 else []), *range(last + 1, turn.message)]
+        in_prompt, in_action = _left_out(turn.prompt), _left_out(turn.rendered)
+        parts = [
+            *((one, part) for one in new for part in in_prompt.get(one, ())),
+            *((turn.message, part) for part in in_action.get(turn.message, ())),
+        ]
+        return [{"message": message, "part": part} for message, part in parts]
 
 
 class _Sequence:
@@ -328,22 +333,30 @@ def _prompt_text(turn: Turn, start: int) -> str:
     return turn.prompt.text[start : turn.prompt_end] + turn.prompt_more
 
 
+@lru_cache(maxsize=4)
 def _left_out(rendered: Rendered) -> dict[int | None, list[str]]:
-    """Return the parts of each message that a template does not write."""
+    """Return the parts of each message that a template does not write; `None`: of the tools."""
     dropped = set(rendered.dropped)
     shown: set[tuple[int | None, str]] = set()
     hidden: dict[tuple[int | None, str], None] = {}
     for number, leaf in enumerate(rendered.leaves):
-        name = "reasoning" if leaf.path[0] in REASONING else str(leaf.path[0])
+        name = _part_name(leaf)
         if number not in dropped:
             shown.add((leaf.message, name))
-        elif leaf.part is not Part.NAME or leaf.path[-1] == "name":
+        elif leaf.part is not Part.NAME or (leaf.role == POLICY and leaf.path[-1] == "name"):
             hidden[leaf.message, name] = None
     found: dict[int | None, list[str]] = {}
     for message, name in hidden:
-        if name != "reasoning" or (message, name) not in shown:  # it goes by several names
+        if name not in ("reasoning", "tools") or (message, name) not in shown:
             found.setdefault(message, []).append(name)
     return found
+
+
+def _part_name(leaf: Leaf) -> str:
+    """Return the part of a message that a string belongs to; reasoning goes by several names."""
+    if leaf.message is None:
+        return "tools"
+    return "reasoning" if leaf.path[0] in REASONING else str(leaf.path[0])
 
 
 def _segments(runs: Iterable[Run], starts: NDArray[np.int64], origin: int) -> list[Segment]:

@@ -18,8 +18,7 @@ _ODDITIES = {
     "lists where under parted",
     "added": "the template puts an empty block of thoughts in front of an action without any: it "
     "is left out of the action, and extra_json lists it under added",
-    "left_out": "the template leaves out part of the policy's message: extra_json lists it under "
-    "left_out",
+    "left_out": "the template leaves out part of a message: extra_json lists it under left_out",
 }
 """What can be odd about ids made here."""
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from trajkit.errors import InputError, Place, TrajkitError
 from trajkit.safe.faults import (
@@ -95,6 +95,14 @@ def read_records(
             yield from _read_array(feed)
         case _Layout.VALUES:
             yield from _read_values(feed)
+
+
+def strict_json(text: str) -> Any:
+    """Return the value that a text is JSON of; `None` where it is none, or not strictly."""
+    try:
+        return _decode(text.encode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def dumps(value: object) -> str:

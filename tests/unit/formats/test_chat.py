@@ -160,13 +160,22 @@ def test_the_path_of_a_message_is_the_path_of_its_list():
         message("tool", "r", tool_call_id="1", name="a"),
         message("user", [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]),
         message("assistant", ["a", {"type": "text", "text": "b"}]),
-        {"role": "assistant", "function_call": {"name": "a", "arguments": "{}"}},
         message("assistant", []),
         message("assistant", [5, None, {"type": "reasoning"}, {"type": "text", "value": 5}]),
     ],
 )
 def test_a_plain_message_is_equal_to_itself(plain):
     assert to_chat(plain) == plain
+
+
+def test_an_older_message_is_put_in_today_s_words():
+    call = {"name": "a", "arguments": "{}"}
+    assert to_chat({"role": "assistant", "content": None, "function_call": call}) == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"type": "function", "function": call}],
+    }
+    assert to_chat(message("function", "r", name="a")) == message("tool", "r", name="a")
 
 
 plain_parts = st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)})

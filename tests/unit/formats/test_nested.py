@@ -6,15 +6,27 @@ import pytest
 
 from trajkit.errors import Place
 from trajkit.formats.fields import Fields
-from trajkit.formats.nested import calls_in, nested_json, take_tools
+from trajkit.formats.nested import calls_in, take_tools
+from trajkit.safe.json import strict_json
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "height(Ortler)", "{", '{"a": 1, "a": 2}', "NaN", "[-Infinity]", "[" * 9000, "9" * 9000],
+    [
+        "",
+        "height(Ortler)",
+        "{",
+        '{"a": 1, "a": 2}',
+        "NaN",
+        "[-Infinity]",
+        "[" * 9000,
+        "9" * 9000,
+        "1e999",
+        '"\\ud800"',
+    ],
 )
 def test_what_is_no_json_is_none(text):
-    assert nested_json(text) is None
+    assert strict_json(text) is None
     assert calls_in(text) is None
 
 

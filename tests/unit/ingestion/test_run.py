@@ -52,22 +52,23 @@ def test_all_samples_go_into_one_dataset(tmp_path):
     report = ingest([str(FORMATS)], tmp_path / "out", tokenizer=TINY)
     assert report.to_dict() | {"detected": None, "warnings": None} == {
         "schema": "trajkit.ingest/1",
-        "format": "flat+messages+per-call+responses+sharegpt+tau-bench",
-        "n_read": 26,
-        "n_written": 26,
+        "format": "flat+messages+per-call+responses+rows+sharegpt+tau-bench",
+        "n_read": 32,
+        "n_written": 32,
         "n_quarantined": 0,
-        "n_trajectories": 26,
-        "n_steps": 53,
+        "n_trajectories": 32,
+        "n_steps": 63,
         "n_action_tokens": report.n_action_tokens,
         "n_states_left_out": 0,
         "n_straddling_tokens": 0,
         "n_control_text": 0,
-        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 0, "none": 43},
+        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 10, "none": 43},
         "by_format": {
             "flat": 8,
             "messages": 4,
             "per-call": 3,
             "responses": 3,
+            "rows": 6,
             "sharegpt": 4,
             "tau-bench": 4,
         },
@@ -77,7 +78,7 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "warnings": None,
     }
     steps = [step for trajectory in read(tmp_path / "out") for step in trajectory.steps]
-    assert len(steps) == 53
+    assert len(steps) == 63
     assert sum(step.n_action_tokens for step in steps) == report.n_action_tokens > 50
     assert [d.file for d in report.detected] == [
         "flat/chatml.jsonl",
@@ -309,7 +310,7 @@ def test_every_bad_file_is_in_the_table_and_every_code_has_one():
     assert codes == {f"I1{n:02}" for n in range(1, 11)} | {
         *("I201", "I202", "I203"),
         *(f"I30{n}" for n in range(1, 7)),
-        *("I401", "I402", "I404", "I405"),
+        *("I401", "I402", "I404", "I405", "I406", "I407"),
     }
 
 
