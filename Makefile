@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 MODEL := .cache/smollm2
 ROLLOUTS ?= fixtures/rollouts/smollm2.jsonl
 
-.PHONY: demo test check model tokenizers smoke bench fixtures golden clean
+.PHONY: demo test check browser model tokenizers smoke bench bench-score fixtures golden clean
 
 demo: model
 	@$(BIN)/python fixtures/demo.py --model $(MODEL) --rollouts $(ROLLOUTS) --out .cache/demo
@@ -18,6 +18,9 @@ check: $(READY)
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
+
+browser: $(READY) # the HTML page in a real browser; needs Chromium: apt-get install chromium
+	$(BIN)/pytest -q tests/browser/drive.py
 
 model: $(READY)
 	@TQDM_DISABLE=1 $(BIN)/python fixtures/smollm2.py $(MODEL)
@@ -34,6 +37,9 @@ smoke: # the core without torch on another Python: make smoke PYTHON=python3.13
 
 bench: model
 	$(BIN)/python bench/core.py
+
+bench-score: $(READY)
+	$(BIN)/python bench/score.py
 
 fixtures: model
 	$(BIN)/python fixtures/sample_rollouts.py --model $(MODEL) -o $(ROLLOUTS)

@@ -1,13 +1,17 @@
-"""Reading a shown view back: text into bytes, terminal lines into what they show."""
+"""Reading a shown view back: text into bytes, lines and pages into what they show."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import html5lib
 from rich.cells import cell_len
 
 from tests.builders import make_step, make_trajectory
@@ -167,3 +171,85 @@ def message_trajectory() -> Trajectory:
         ),
     )
     return Trajectory(trajectory_id="text-only", steps=steps)
+
+
+@dataclass
+class Page:
+    """A written page, read by a parser that knows nothing of it.
+
+    Attributes:
+        tags: every element's name.
+        links: every value of an attribute that could load or go anywhere, or run.
+        policy: its Content-Security-Policy.
+        sources: the text of its style and of its script.
+        shared, trajectories: what it holds, unpacked.
+    """
+
+    tags: list[str]
+    links: list[str]
+    policy: str
+    title: str
+    sources: tuple[str, str]
+    shared: dict[str, Any]
+    trajectories: list[dict[str, Any]]
+
+
+def read_page(text: str) -> Page:
+    """Return what a page holds; it must be HTML without a fault."""
+    parser = html5lib.HTMLParser(namespaceHTMLElements=False)
+    root = parser.parse(text)
+    assert parser.errors == []
+    elements = list(root.iter())
+    scripts = root.findall(".//script")
+    held, script = scripts
+    assert held.get("type") == "application/json"
+    inside = json.loads(held.text)
+    links = [
+        value
+        for element in elements
+        for name, value in element.items()
+        if name in ("src", "href", "action", "data", "style") or name.startswith("on")
+    ]
+    return Page(
+        tags=[element.tag for element in elements],
+        links=links,
+        policy=root.find(".//meta[@http-equiv]").get("content"),
+        title=root.find(".//title").text,
+        sources=(root.find(".//style").text, script.text),
+        shared=unpacked(inside["shared"]),
+        trajectories=[unpacked(each) for each in inside["trajectories"]],
+    )
+
+
+def unpacked(text: str) -> dict[str, Any]:
+    """Return what packed data of a page holds."""
+    found: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return found
+
+
+def page_lines(page: Page, number: int) -> list[tuple[bool, int | None, str, list[list[int]]]]:
+    """Return (side, first token, text, ids of each cell) of each line of a trajectory."""
+    trajectory, cells = page.trajectories[number], page.shared["cells"]
+    rows = trajectory["rows"]
+    stream = iter(trajectory["cells"])
+    found = []
+    for kind, start, n in zip(rows["kind"], rows["start"], rows["n"], strict=True):
+        if kind >= 0:
+            own = [next(stream) for _ in range(n)]
+            text = "".join(cells["text"][cell] for cell in own)
+            found.append((bool(kind % 2), start, text, [cells["ids"][cell] for cell in own]))
+    assert next(stream, None) is None
+    return found
+
+
+def strings_in(value: object) -> Iterator[str]:
+    """Yield every string inside JSON, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from strings_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings_in(inner)

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.builders import make_step, make_trajectory
@@ -16,11 +18,15 @@ from tests.view_builders import (
     agent_trajectory,
     assert_fits,
     assert_safe,
+    encoded,
     message_trajectory,
     plain,
+    read_page,
 )
 from trajkit.records import Trajectory
-from trajkit.store.write import DatasetWriter, Provenance
+from trajkit.store.read import open_dataset
+from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
+from trajkit.store.write import DatasetWriter, ParquetSink, Provenance
 from trajkit.tokenizer import load_tokenizer
 
 FORCED = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "PYTHONIOENCODING")
@@ -137,6 +143,149 @@ def test_without_a_tokenizer_ids_are_shown(folder):
     assert "▌      80      2" in done.stdout.decode().splitlines()
 
 
+def test_a_page_holds_every_trajectory_and_is_published_whole(folder, tmp_path):
+    out = tmp_path / "view.html"
+    words = [folder / "agent.parquet", "-t", TINY, "--format", "html", "-o", out]
+    done = mask_view(*words)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    page = read_page(out.read_text(encoding="ascii"))
+    assert [entry["name"] for entry in page.shared["index"]] == [
+        *("count-people/7", "text-only", "␛[2J⟦U+202E⟧")
+    ]
+    again = mask_view(*words)
+    assert again.returncode == 2
+    assert b"error[U101]" in again.stderr
+
+
+def test_a_page_can_be_cut_to_some_trajectories_and_says_that_it_is(folder):
+    data = folder / "agent.parquet"
+    done = mask_view(data, "-t", TINY, "--format", "html", "--trajectory", "text-only")
+    page = read_page(done.stdout.decode("ascii"))
+    assert [entry["name"] for entry in page.shared["index"]] == ["text-only"]
+    assert done.stderr == b""
+
+
+def test_more_trajectories_than_a_page_takes_are_told(tmp_path):
+    data = tmp_path / "many.parquet"
+    with DatasetWriter(data) as writer:
+        for number in range(33):
+            writer.write(make_trajectory([([5], [6])], f"t{number}"))
+    done = mask_view(data, "--format", "html")
+    assert len(read_page(done.stdout.decode("ascii")).trajectories) == 32
+    assert b"the first 32 trajectories only" in done.stderr
+    done = mask_view(data, "--format", "html", "--limit", "33")
+    assert len(read_page(done.stdout.decode("ascii")).trajectories) == 33
+
+
+def test_a_page_does_not_go_to_a_terminal(folder):
+    primary, secondary = os.openpty()
+    command = [sys.executable, "-m", "trajkit", "mask-view", folder / "agent.parquet"]
+    done = subprocess.run(
+        [*command, "--format", "html"], stdout=secondary, stderr=subprocess.PIPE, check=False
+    )
+    os.close(secondary)
+    os.close(primary)
+    assert done.returncode == 2
+    assert b"error[U103]: --format html needs a file" in done.stderr
+
+
+def test_a_drawing_is_the_selection(folder):
+    words = [folder / "agent.parquet", "-t", TINY, "--format", "svg"]
+    done = mask_view(*words, "--step", "3", "--only", "action", "-q")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    root = ET.fromstring(done.stdout)
+    looks = [element.get("class") for element in list(root)[-2]]
+    assert looks.count("action") == 1
+    assert "bar" in looks
+
+
+def test_lines_can_be_chosen_by_kind_token_and_text(folder):
+    words = [folder / "agent.parquet", "-t", TINY, "-q"]
+    done = mask_view(*words, "--only", "think", "--only", "stop")
+    shown = [line for line in done.stdout.decode().splitlines() if line.startswith(("▌  ", "·  "))]
+    assert shown == [
+        "▌      60 <think>I should search.</think>␊",
+        "▌      80 ⟪<|im_end|>⟫",
+    ]
+    done = mask_view(*words, "--tokens", "80:83")
+    shown = [line for line in done.stdout.decode().splitlines() if line.startswith(("▌  ", "·  "))]
+    assert shown == ["▌      80 ⟪<|im_end|>⟫", "·      81 ␊", "·      82 ⟪<|im_start|>⟫"]
+    done = mask_view(*words, "--grep", "should")
+    assert "▌      60 <think>I should search.</think>␊" in done.stdout.decode().splitlines()
+    assert b"step 1" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """Return a dataset of one trajectory and scores of it."""
+    folder = tmp_path_factory.mktemp("scored")
+    action = encoded("Tokyo search")
+    trajectory = make_trajectory([([5], action)], rollout_logprobs=[[-5.0, -1.0]])
+    with DatasetWriter(folder / "data.parquet") as writer:
+        writer.write(trajectory)
+    numbers = {
+        "trajectory_id": ["t"],
+        "step_index": [0],
+        "status": ["ok"],
+        "logprobs": [[-4.75, None]],
+        "entropy": [[2.0, 0.0]],
+        "rank": [[8, 0]],
+    }
+    arrays = [pa.array(numbers.get(f.name, [None]), f.type) for f in SCORES_SCHEMA]
+    with (folder / "scores.parquet").open("wb") as stream:
+        sink = ParquetSink(stream, SCORES_SCHEMA, SCORES_SCHEMA_NAME)
+        sink.write_group(pa.Table.from_arrays(arrays, schema=SCORES_SCHEMA))
+        groups = open_dataset(folder / "data.parquet").metadata["row_groups"]
+        sink.close({"data": {"row_groups": groups}})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("lane", "drawn"),
+    [
+        ("logprob", "▌         █████▂▂▂▂▂▂▂"),
+        ("scored", "▌         █████???????"),
+        ("ratio", "▌         ▄▄▄▄▄???????"),
+        ("entropy", "▌         ▄▄▄▄▄"),
+        ("rank", "▌         █████"),
+        ("advantage", "▌         ????????????"),
+    ],
+)
+def test_numbers_are_drawn_under_actions(scored, lane, drawn):
+    words = [scored / "data.parquet", "-t", TINY, "--scores", scored / "scores.parquet"]
+    lines = mask_view(*words, "--overlay", lane).stdout.decode().splitlines()
+    at = lines.index("▌       1 Tokyo search")
+    assert lines[at + 1] == drawn
+    assert any(line.endswith("? missing") for line in lines[:at])
+
+
+def test_a_page_holds_a_checkpoints_numbers(scored):
+    words = [scored / "data.parquet", "-t", TINY, "--scores", scored / "scores.parquet"]
+    page = read_page(mask_view(*words, "--format", "html").stdout.decode("ascii"))
+    assert page.trajectories[0]["lanes"] == {
+        "logprob": [[-5.0, -1.0]],
+        "scored": [[-4.75, None]],
+        "ratio": [[0.25, None]],
+        "entropy": [[2.0, 0.0]],
+        "rank": [[8.0, 0.0]],
+    }
+
+
+def test_ids_stand_under_each_line(scored):
+    lines = mask_view(scored / "data.parquet", "-t", TINY, "--ids").stdout.decode().splitlines()
+    at = lines.index("▌       1 Tokyo search")
+    assert lines[at + 1].split() == list(map(str, encoded("Tokyo search")))
+
+
+def test_spans_are_a_table(folder):
+    words = [folder / "agent.parquet", "-t", TINY, "--spans", "--step", "0", "-q"]
+    lines = mask_view(*words).stdout.decode().splitlines()
+    table = [line.split() for line in lines if line.startswith("  ")]
+    assert table[0] == ["step", "side", "kind", "from", "to", "tokens", "begins"]
+    assert table[-1] == ["0", "action", "(trained)", "stop", "80", "81", "1", "⟪<|im_end|>⟫"]
+
+
 def test_what_cannot_be_shown_exits_with_its_code(folder, tmp_path):
     data = folder / "agent.parquet"
     other = save(metaspace(prefix=True), tmp_path / "other")
@@ -146,6 +295,13 @@ def test_what_cannot_be_shown_exits_with_its_code(folder, tmp_path):
         ([data, "--trajectory", "nobody"], b"U107", 2),
         ([folder / "none.parquet"], b"U107", 2),
         ([data, "--step", "x"], b"U103", 2),
+        ([data, "--tokens", "x"], b"U103", 2),
+        ([data, "--only", "thought"], b"U103", 2),
+        ([data, "--overlay", "thought"], b"U103", 2),
+        ([data, "--overlay", "entropy"], b"U103", 2),
+        ([data, "--format", "html", "--spans"], b"U103", 2),
+        ([data, "--scores", data], b"S101", 3),
+        ([data, "--format", "json", "--grep", "x"], b"U103", 2),
     ]:
         done = mask_view(*words)
         assert done.returncode == exit_code, words

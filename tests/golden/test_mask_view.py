@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
 
-from tests.view_builders import TOKENIZER, agent_trajectory, message_trajectory
+from tests.view_builders import TOKENIZER, agent_trajectory, message_trajectory, read_page
+from trajkit.view.html.page import page_of
+from trajkit.view.html.payload import payload_of
 from trajkit.view.model import rows, view_of
+from trajkit.view.svg import svg_of
 from trajkit.view.terminal import Face, body, footer, header
 
 FACES = {
@@ -42,3 +47,28 @@ def test_a_text_only_record_looks_as_it_did(face, golden):
 
 def test_ids_without_a_tokenizer_look_as_they_did(golden):
     golden("ids-80.txt", drawn(agent_trajectory(), None, FACES["80"]))
+
+
+def test_a_page_holds_what_it_did(golden):
+    views = [view_of(trajectory) for trajectory in (agent_trajectory(), message_trajectory())]
+    page = page_of(payload_of([(view, rows(view, TOKENIZER)) for view in views], TOKENIZER))
+    read = read_page(page)
+    frame = page
+    for source in read.sources:
+        frame = frame.replace(source, "...")
+    before, _, behind = frame.partition('id="held">')
+    frame = before + 'id="held">...' + behind[behind.index("</script>") :]
+    policy = re.sub("sha256-[^']*", "sha256-...", frame)
+    held = [
+        f"{key}: {json.dumps(value, ensure_ascii=False)}\n"
+        for part in (read.shared, *read.trajectories)
+        for key, value in part.items()
+    ]
+    golden("page.html", f"{policy}\n\n{''.join(held)}")
+
+
+def test_a_drawing_looks_as_it_did(golden):
+    found = [
+        ("count-people/7", rows(view_of(agent_trajectory()), TOKENIZER, lambda step: step == 3))
+    ]
+    golden("agent.svg", svg_of(found, 80) + "\n")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import unicodedata
+import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -11,19 +14,29 @@ from hypothesis import strategies as st
 
 from tests.builders import make_step
 from tests.view_builders import (
+    HIDDEN,
     TOKENIZER,
     assert_fits,
     assert_safe,
     encoded,
+    page_lines,
     plain,
     read_back,
+    read_page,
+    strings_in,
     unshown,
 )
 from trajkit.records import Segment, SegmentKind, Trajectory
+from trajkit.view.beneath import with_beneath
+from trajkit.view.cells import cells_of, with_ids
 from trajkit.view.columns import view_columns
 from trajkit.view.glyphs import show_bytes
+from trajkit.view.html.page import TAGS, page_of
+from trajkit.view.html.payload import payload_of
+from trajkit.view.lanes import LANES
 from trajkit.view.model import LABEL, Line, Rule, rows, view_of
-from trajkit.view.terminal import Face, body, footer, header
+from trajkit.view.svg import svg_of
+from trajkit.view.terminal import Face, annotated, body, footer, header
 
 any_character = st.characters(exclude_categories=["Cs"])
 hostile = st.sampled_from(
@@ -230,3 +243,94 @@ def test_columns_are_of_equal_length_and_spans_partition_them(view, with_tokeniz
 @given(st.binary(max_size=60) | texts.map(str.encode))
 def test_shown_bytes_can_be_read_back(data):
     assert unshown(show_bytes(data)) == data
+
+
+@given(token_views() | message_views(), st.booleans())
+def test_cells_are_the_line_and_cover_its_tokens(view, with_text):
+    tokenizer = TOKENIZER if with_text else None
+    for line, ids in with_ids(view, rows(view, tokenizer)):
+        if not isinstance(line, Line):
+            continue
+        cells = cells_of(line, ids, tokenizer)
+        assert "".join(cell.text for cell in cells) == line.text
+        if line.token_start is None:
+            assert [cell.n_tokens for cell in cells] == [0]
+            continue
+        assert cells[0].start == line.token_start
+        assert all(a.end == b.start for a, b in pairwise(cells))
+        assert all(cell.n_tokens > 0 for cell in cells)
+
+
+@given(token_views())
+def test_a_cell_shows_what_its_own_tokens_spell(view):
+    shown: dict[tuple[int, int, int], bytes] = {}
+    spelt: dict[tuple[int, int, int], bytes] = {}
+    for line, ids in with_ids(view, rows(view, TOKENIZER)):
+        for cell in cells_of(line, ids, TOKENIZER) if isinstance(line, Line) else []:
+            key = id(ids), cell.start, cell.end
+            shown[key] = shown.get(key, b"") + unshown(cell.text)
+            spelt[key] = b"".join(TOKENIZER.pieces(ids[cell.start : cell.end]))
+    for key, data in spelt.items():
+        # bytes of a token that a newline parts may stand on another line with other tokens
+        assert shown[key] == data or data.find(b"\n") >= 0
+
+
+@given(st.lists(token_views() | message_views(), max_size=3), st.booleans())
+def test_a_page_is_its_own_tags_and_holds_the_exact_text(views, with_text):
+    tokenizer = TOKENIZER if with_text else None
+    page = page_of(payload_of([(view, rows(view, tokenizer)) for view in views], tokenizer))
+    assert page.isascii()
+    assert {c for c in page if unicodedata.category(c) in HIDDEN} <= {"\n"}
+    read = read_page(page)
+    assert set(read.tags) == TAGS
+    assert read.links == []
+    for text in strings_in([read.title, read.shared, read.trajectories]):
+        assert not {c for c in text if unicodedata.category(c) in HIDDEN}, ascii(text)
+    for number, view in enumerate(views):
+        lines = [
+            (row, ids)
+            for row, ids in with_ids(view, rows(view, tokenizer))
+            if isinstance(row, Line)
+        ]
+        assert page_lines(read, number) == [
+            (
+                line.is_action,
+                line.token_start,
+                line.text,
+                [ids[cell.start : cell.end].tolist() for cell in cells_of(line, ids, tokenizer)],
+            )
+            for line, ids in lines
+        ]
+
+
+@given(st.lists(token_views() | message_views(), max_size=2), widths)
+def test_a_drawing_is_its_own_tags_and_holds_the_exact_text(views, width):
+    found = [(str(number), list(rows(view, TOKENIZER))) for number, view in enumerate(views)]
+    text = svg_of(found, width)
+    assert text.isascii()
+    assert {c for c in text if unicodedata.category(c) in HIDDEN} <= {"\n"}
+    root = ET.fromstring(text)
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert tags <= {"svg", "title", "style", "rect", "g", "path", "circle", "text"}
+    drawn = {True: "", False: ""}
+    for row in list(root)[3:-1]:
+        for element in row:
+            look, *others = (element.get("class") or "none").split()
+            is_text = element.tag.endswith("text") and "small" not in others
+            if is_text and look in ("action", "context"):
+                drawn[look == "action"] += element.text or ""
+    for side, shown in drawn.items():
+        lines = [row for _, every in found for row in every if isinstance(row, Line)]
+        assert shown == "".join(line.text for line in lines if line.is_action is side)
+
+
+@given(token_views() | message_views(), widths, st.sampled_from(LANES), st.booleans())
+def test_what_stands_beneath_is_safe_fits_and_changes_no_line(view, width, lane, ascii_only):
+    face = Face(width=width, ascii=ascii_only)
+    found = with_beneath(view, rows(view, TOKENIZER), TOKENIZER, lane)
+    drawn = list(annotated(found, face, has_ids=True))
+    for line in drawn:
+        assert_safe(line)
+        assert_fits(line, width)
+    rest = iter(drawn)
+    assert all(line in rest for line in body(rows(view, TOKENIZER), face))

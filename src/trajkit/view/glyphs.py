@@ -16,6 +16,13 @@ import re
 
 from trajkit.safe.text import visible
 
+CONTROL_NAMES = (
+    *("NUL", "SOH", "STX", "ETX", "EOT", "ENQ", "ACK", "BEL", "BS", "⇥", "↵", "VT", "FF", "CR"),
+    *("SO", "SI", "DLE", "DC1", "DC2", "DC3", "DC4", "NAK", "SYN", "ETB", "CAN", "EM", "SUB"),
+    *("ESC", "FS", "GS", "RS", "US", "␠", "DEL"),
+)
+"""How faces that choose their own fonts draw the pictures of controls, from U+2400 on."""
+
 CONTROL_SIGN = re.compile("⟪[^⟫]*⟫")
 SIGNS = re.compile("⟪[^⟫]*⟫|⟦[^⟧]*⟧")
 

@@ -8,10 +8,11 @@ spelt with plain ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from trajkit.sequence import Span, TokenSequence, build_sequences
 from trajkit.tokenizer import Tokenizer
 from trajkit.view.glyphs import show_bytes, show_control, show_empty
 
+if TYPE_CHECKING:
+    from trajkit.store.scores import StepNumbers
+
 _IDS_A_LINE = 10
 _FACT = 40
 """Characters of a free-form fact that a heading shows."""
@@ -31,9 +35,15 @@ LABEL = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A heading between steps: facts, each safe to print."""
+    """A heading: of a step, or of a sequence where a trajectory has several.
+
+    Attributes:
+        facts: what it says, each safe to print.
+        step: the step that the lines below it belong to; `None` above a whole sequence.
+    """
 
     facts: tuple[str, ...]
+    step: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +52,7 @@ class Line:
 
     Attributes:
         token_start: index of its first token in the sequence; `None` where there are no tokens.
+        skip: bytes of that token that stand on earlier lines.
         is_action: whether the policy sampled it.
         label: who speaks, on the first line of a message that has no tokens.
         text: safe to print.
@@ -52,6 +63,7 @@ class Line:
     kind: SegmentKind
     text: str
     label: str = ""
+    skip: int = 0
 
 
 Row: TypeAlias = Rule | Line
@@ -65,6 +77,7 @@ class View:
         n_tokens: tokens over all its sequences; 0 when no step records its prompt's ids.
         n_action_tokens: those of them the policy sampled.
         without_ids: the steps that stand in no sequence and are shown as messages.
+        scores: what a checkpoint said about the actions, by step index; empty when not given.
     """
 
     trajectory: Trajectory
@@ -72,6 +85,7 @@ class View:
     n_tokens: int
     n_action_tokens: int
     without_ids: tuple[Step, ...]
+    scores: Mapping[int, StepNumbers]
 
     @property
     def has_ids(self) -> bool:
@@ -79,8 +93,10 @@ class View:
         return bool(self.sequences)
 
 
-def view_of(trajectory: Trajectory) -> View:
-    """Return the view of a trajectory."""
+def view_of(
+    trajectory: Trajectory, scores: Mapping[int, StepNumbers] = MappingProxyType({})
+) -> View:
+    """Return the view of a trajectory, with a checkpoint's scores by step index where given."""
     sequences = build_sequences(trajectory)
     return View(
         trajectory=trajectory,
@@ -88,6 +104,7 @@ def view_of(trajectory: Trajectory) -> View:
         n_tokens=sum(len(sequence.token_ids) for sequence in sequences),
         n_action_tokens=sum(int(sequence.action_mask.sum()) for sequence in sequences),
         without_ids=tuple(step for step in trajectory.steps if step.prompt_delta is None),
+        scores=scores,
     )
 
 
@@ -128,12 +145,13 @@ def _sequence_rows(
         by_step.setdefault(span.step_index, []).append(span)
     for place in sequence.steps:
         if wanted(place.step.step_index):
-            yield Rule(facts=step_facts(place.step))
+            yield Rule(facts=step_facts(place.step), step=place.step)
             for span in by_step.get(place.step.step_index, ()):
                 ids = sequence.token_ids[span.start : span.end]
-                for offset, text in _token_lines(ids, tokenizer):
+                for offset, skip, text in _token_lines(ids, tokenizer):
                     yield Line(
                         token_start=span.start + offset,
+                        skip=skip,
                         is_action=span.is_action,
                         kind=span.kind,
                         text=text,
@@ -163,33 +181,37 @@ def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
-def _token_lines(ids: Ids, tokenizer: Tokenizer | None) -> Iterator[tuple[int, str]]:
-    """Yield (position of the first token, text) of each line of a span."""
+def _token_lines(ids: Ids, tokenizer: Tokenizer | None) -> Iterator[tuple[int, int, str]]:
+    """Yield (first token, its bytes that stand on earlier lines, text) of each line of a span."""
     if tokenizer is None:
         for at in range(0, len(ids), _IDS_A_LINE):
-            yield at, " ".join(f"{token_id:>6}" for token_id in ids[at : at + _IDS_A_LINE].tolist())
+            yield (
+                at,
+                0,
+                " ".join(f"{token_id:>6}" for token_id in ids[at : at + _IDS_A_LINE].tolist()),
+            )
         return
     pieces = tokenizer.pieces(ids)
     lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
     alone = np.isin(ids, tokenizer.control_ids) | (lengths == 0)
     edges = np.flatnonzero(alone)
     borders = np.unique(np.concatenate(([0, len(ids)], edges, edges + 1)))
-    start, parts = 0, list[str]()
+    start, parts = (0, 0), list[str]()
     for at, end in pairwise(borders.tolist()):
-        run: Iterable[tuple[int, str, bool]] = (
-            [(0, _sign(int(ids[at]), tokenizer), False)]
+        run: Iterable[tuple[int, int, str, bool]] = (
+            [(0, 0, _sign(int(ids[at]), tokenizer), False)]
             if alone[at]
             else _run_lines(pieces[at:end], lengths[at:end])
         )
-        for offset, text, is_whole in run:
+        for offset, skip, text, is_whole in run:
             if not parts:
-                start = at + offset
+                start = at + offset, skip
             parts.append(text)
             if is_whole:
-                yield start, "".join(parts)
+                yield *start, "".join(parts)
                 parts = []
     if parts:
-        yield start, "".join(parts)
+        yield *start, "".join(parts)
 
 
 def _sign(token_id: int, tokenizer: Tokenizer) -> str:
@@ -199,13 +221,14 @@ def _sign(token_id: int, tokenizer: Tokenizer) -> str:
 
 def _run_lines(
     pieces: Sequence[bytes], lengths: NDArray[np.int64]
-) -> Iterator[tuple[int, str, bool]]:
-    """Yield (position of the first token, text, whether a newline ends it) of plain ids' lines."""
+) -> Iterator[tuple[int, int, str, bool]]:
+    """Yield (first token, its bytes on earlier lines, text, whether a newline ends it)."""
     ends = np.cumsum(lengths)
     at = 0
     for line in _lines(b"".join(pieces)):
         first = int(np.searchsorted(ends, at, side="right"))
-        yield first, show_bytes(line), line.endswith(b"\n")
+        skip = at - int(ends[first] - lengths[first])
+        yield first, skip, show_bytes(line), line.endswith(b"\n")
         at += len(line)
 
 
@@ -221,7 +244,7 @@ def _lines(data: bytes) -> Iterator[bytes]:
 
 def _message_rows(step: Step, tokenizer: Tokenizer | None) -> Iterator[Row]:
     """Yield a step without prompt ids as messages: what its prompt added, and the policy's own."""
-    yield Rule(facts=step_facts(step))
+    yield Rule(facts=step_facts(step), step=step)
     if step.messages_json is not None:
         for message in _loaded(step.messages_json):
             yield from _message_lines(message, is_action=False)
@@ -234,7 +257,7 @@ def _message_rows(step: Step, tokenizer: Tokenizer | None) -> Iterator[Row]:
         yield from _text_lines(step.action_text, "action", is_action=True)
     elif step.action_tokens is not None:
         label = "action"
-        for _, text in _token_lines(step.action_tokens, tokenizer):
+        for _, _, text in _token_lines(step.action_tokens, tokenizer):
             yield _text_line(text, label, is_action=True)
             label = ""
     if step.is_terminal and step.observation is not None:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 
 from trajkit.records import ActionSource, Trajectory
 from trajkit.safe.text import shorten
 from trajkit.tokenizer import Tokenizer, load_tokenizer
-from trajkit.view.glyphs import CONTROL_SIGN, SIGNS
+from trajkit.view.beneath import Beneath
+from trajkit.view.folding import folded, width_of
+from trajkit.view.glyphs import CONTROL_SIGN
+from trajkit.view.lanes import Lane
 from trajkit.view.model import LABEL, Line, Row, Rule, View, rows, view_of
 
 _INDEX_WIDTH = 7
 _MIN_TEXT = 10
-_UNITS = re.compile(rf"{SIGNS.pattern}|[^ ⟦⟪]+ *| +|.")
-"""What folding keeps together where it can: a sign, or a word with the spaces behind it."""
-_NARROW = re.compile("[ -~\u2400-\u2426]*")
-"""Text whose characters take one cell each: ASCII and the signs for spaces and controls."""
 _ASCII = (
     {0x2400 + code: f"\\x{code:02x}" for code in range(0x20)}
     | {ord("␡"): "\\x7f", ord("␊"): "\\n", ord("␉"): "\\t", ord("␣"): "\\s", ord("\\"): "\\\\"}
@@ -69,6 +67,11 @@ class Face:
     def between(self) -> str:
         """Return what stands between facts on a line."""
         return " - " if self.ascii else " · "
+
+    @property
+    def glyphs(self) -> tuple[str, str]:
+        """Return how the eight levels of positive and of negative numbers are drawn."""
+        return ("12345678", "abcdefgh") if self.ascii else ("▁▂▃▄▅▆▇█", "░░░▒▒▒▓▓")
 
     def paint(self, text: str, code: Sgr) -> str:
         """Return the text in a colour, or as it is when colours are off."""
@@ -132,8 +135,7 @@ def header(view: View, tokenizer_name: str | None, face: Face) -> Iterator[str]:
     name = shorten(trajectory.trajectory_id, 60)
     for line in _flow(map(face.spell, (name, *facts)), face.between, face.width):
         yield face.paint(line, Sgr.RULE)
-    provenance = map(face.spell, _provenance(view, tokenizer_name))
-    yield from _flow(provenance, face.between, face.width)
+    yield from _flow(map(face.spell, provenance(view, tokenizer_name)), face.between, face.width)
     yield from legend(view, face)
 
 
@@ -159,6 +161,29 @@ def body(shown: Iterable[Row], face: Face) -> Iterator[str]:
         yield from _rule(row, face) if isinstance(row, Rule) else _line(row, face)
 
 
+def annotated(
+    shown: Iterable[tuple[Row, Beneath]], face: Face, *, has_ids: bool = False
+) -> Iterator[str]:
+    """Yield the same with a lane under each row of an action, and ids under each line if asked."""
+    for row, beneath in shown:
+        if isinstance(row, Rule):
+            yield from _rule(row, face)
+            continue
+        yield from _line(row, face, "".join(_lane(beneath, face)))
+        if has_ids and beneath.ids:
+            for part in folded(" ".join(map(str, beneath.ids)), face.width - _INDEX_WIDTH - 3):
+                yield face.paint(" " * (_INDEX_WIDTH + 3) + part.rstrip(), Sgr.CONTEXT)
+
+
+def scale(lane: Lane, face: Face) -> Iterator[str]:
+    """Yield the lines that say what a lane's glyphs mean."""
+    up, down = face.glyphs
+    facts = [lane.title, "blank 0", f"{up[0]} to {up[-1]} {lane.full:g} or beyond"]
+    if lane.is_signed:
+        facts.append(f"{down[0]} to {down[-1]} {-lane.full:g} or beyond")
+    yield from _flow(map(face.spell, [*facts, "? missing"]), face.between, face.width)
+
+
 def _rule(rule: Rule, face: Face) -> Iterator[str]:
     dash = "-" if face.ascii else "─"
     for line in _flow(map(face.spell, rule.facts), face.between, face.width - 3):
@@ -166,22 +191,40 @@ def _rule(rule: Rule, face: Face) -> Iterator[str]:
         yield face.paint(filled.rstrip(), Sgr.RULE)
 
 
-def _line(line: Line, face: Face) -> Iterator[str]:
+def _lane(beneath: Beneath, face: Face) -> Iterator[str]:
+    """Yield a lane's glyphs, as many cells as the text above them takes."""
+    up, down = face.glyphs
+    for text, level in beneath.levels:
+        signs = "?" if level is None else f" {up}" if level >= 0 else f" {down}"
+        yield signs[abs(level or 0)] * width_of(face.spell(text))
+
+
+def _line(line: Line, face: Face, lane: str = "") -> Iterator[str]:
     code = Sgr.ACTION if line.is_action else Sgr.CONTEXT
     mark = face.paint(face.action_mark if line.is_action else face.context_mark, code)
     if line.token_start is None:
-        label = _folded(face.spell(line.label), LABEL)[0]
+        label = folded(face.spell(line.label), LABEL)[0]
         label += " " * (LABEL - cell_len(label))
     else:
         label = f"{line.token_start:>{_INDEX_WIDTH}}"
     room = max(face.width - cell_len(label) - 3, _MIN_TEXT)
-    for part in _folded(face.spell(line.text), room):
+    for part in folded(face.spell(line.text), room):
         yield f"{mark}{label} {face.paint(part, code)}"
         label = " " * cell_len(label)
+        n = width_of(part)
+        if lane[:n].strip():
+            yield f"{mark}{label} {lane[:n].rstrip()}"
+        lane = lane[n:]
 
 
 def footer(view: View, face: Face | None = None) -> str:
     """Return the totals below a trajectory, folded at the width."""
+    face = face or Face()
+    return "\n".join(_flow(totals(view), face.between, face.width))
+
+
+def totals(view: View) -> list[str]:
+    """Return how many tokens of each side there are, and how many steps without any."""
     facts = []
     if view.has_ids:
         context = view.n_tokens - view.n_action_tokens
@@ -193,11 +236,11 @@ def footer(view: View, face: Face | None = None) -> str:
     if view.without_ids:
         n = _plural(len(view.without_ids), "step")
         facts.append(f"{n} without prompt ids: no mask to show, only who wrote which text")
-    face = face or Face()
-    return "\n".join(_flow(facts, face.between, face.width))
+    return facts
 
 
-def _provenance(view: View, tokenizer_name: str | None) -> list[str]:
+def provenance(view: View, tokenizer_name: str | None) -> list[str]:
+    """Return where a view's ids and texts come from, each fact safe to print."""
     steps = view.trajectory.steps
     counts = {s: sum(step.action_source is s for step in steps) for s in ActionSource}
     told = ", ".join(f"{source.value} in {n:,}" for source, n in counts.items() if n)
@@ -222,41 +265,7 @@ def _flow(facts: Iterable[str], between: str, width: int) -> Iterator[str]:
     for fact in facts:
         joined = f"{line}{between}{fact}" if line else fact
         if line and cell_len(joined) > width:
-            yield from _folded(line, width)
+            yield from folded(line, width)
             joined = fact
         line = joined
-    yield from _folded(line, width)
-
-
-def _folded(text: str, room: int) -> list[str]:
-    """Return a text cut to rows of at most `room` cells, between words where that wastes little."""
-    if _cells(text) <= room:
-        return [text]
-    rows = [""]
-    width = 0
-    for unit in _UNITS.findall(text):
-        n = _cells(unit)
-        if width + n > room:
-            moves = n <= room and (4 * width >= 3 * room or SIGNS.fullmatch(unit))
-            if moves or room - width < 2:
-                rows.append("")
-                width = 0
-        first, *others = _chopped(unit, room - width, room)
-        rows[-1] += first
-        rows += others
-        width = _cells(others[-1]) if others else width + n
-    return rows
-
-
-def _chopped(text: str, first: int, room: int) -> list[str]:
-    """Return a text in parts of at most `first`, then at most `room` cells."""
-    if _cells(text) <= first:
-        return [text]
-    if _NARROW.fullmatch(text):
-        return [text[:first], *(text[i : i + room] for i in range(first, len(text), room))]
-    head = chop_cells(text[: 2 * first], first)[0]
-    return [head, *chop_cells(text[len(head) :], room)]
-
-
-def _cells(text: str) -> int:
-    return len(text) if _NARROW.fullmatch(text) else cell_len(text)
+    yield from folded(line, width)
