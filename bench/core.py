@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
+TINY = ROOT / "src" / "trajkit" / "demo" / "tiny"
 ROLLOUTS = ROOT / "fixtures" / "rollouts" / "smollm2.jsonl"
 
 
@@ -81,13 +82,13 @@ def window_log(n_steps: int) -> str:
     return json.dumps({"trajectory_id": "w", "turns": turns}) + "\n"
 
 
-def growth(folder: Path, name: str, make: Any) -> list[str]:
+def growth(folder: Path, name: str, make: Any, *options: str | Path) -> list[str]:
     """Return a row: what twice the steps cost against once."""
     costs = []
     for n_steps in (1000, 2000):
         log, out = folder / f"{name}{n_steps}.jsonl", folder / f"{name}{n_steps}.parquet"
         log.write_text(make(n_steps))
-        cost = cost_of(*trajkit("ingest", log, "-o", out, "--force"), out=out)
+        cost = cost_of(*trajkit("ingest", log, "-o", out, "--force", *options), out=out)
         costs.append(cost)
     once, twice = costs
     return [
@@ -189,6 +190,7 @@ def main() -> None:
         rows = [
             growth(folder, "messages", messages_log),
             growth(folder, "window", window_log),
+            growth(folder, "rendered", messages_log, "--retokenize", "-t", TINY),
             drift_against_encode(folder, model),
             *start_up(folder, model),
             score_against_naive(folder, model),
