@@ -1,7 +1,7 @@
 """trajkit: convert and audit the trajectories of LLM agents.
 
-The functions are the commands: `ingest`, `drift_check`, `mask_view`, `score`. Everything is loaded
-when it is first asked for, so that `import trajkit` costs nothing and only `score` loads torch.
+The functions are the commands: `ingest`, `drift_check`, `mask_check`, `mask_view`, `score`. Each
+is loaded when first asked for: `import trajkit` costs nothing, and only `score` loads torch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trajkit.errors import TrajkitError
     from trajkit.ingestion.report import IngestReport
     from trajkit.ingestion.run import ingest
+    from trajkit.masks.check import mask_check
+    from trajkit.masks.findings import MaskFinding, MaskReport
     from trajkit.records import Segment, SegmentKind, Step, Trajectory
     from trajkit.scoring.report import ScoreReport
     from trajkit.scoring.run import score
@@ -28,6 +30,8 @@ __all__ = [
     "DriftFinding",
     "DriftReport",
     "IngestReport",
+    "MaskFinding",
+    "MaskReport",
     "ScoreReport",
     "Segment",
     "SegmentKind",
@@ -41,6 +45,7 @@ __all__ = [
     "drift_check",
     "ingest",
     "load_tokenizer",
+    "mask_check",
     "mask_view",
     "open_dataset",
     "read_trajectories",
@@ -51,6 +56,8 @@ _HOMES = {
     "DriftFinding": "trajkit.drift.findings",
     "DriftReport": "trajkit.drift.findings",
     "IngestReport": "trajkit.ingestion.report",
+    "MaskFinding": "trajkit.masks.findings",
+    "MaskReport": "trajkit.masks.findings",
     "ScoreReport": "trajkit.scoring.report",
     "Segment": "trajkit.records",
     "SegmentKind": "trajkit.records",
@@ -63,6 +70,7 @@ _HOMES = {
     "drift_check": "trajkit.drift.check",
     "ingest": "trajkit.ingestion.run",
     "load_tokenizer": "trajkit.tokenizer",
+    "mask_check": "trajkit.masks.check",
     "mask_view": "trajkit.view.terminal",
     "open_dataset": "trajkit.store.read",
     "read_trajectories": "trajkit.store.read",

@@ -153,6 +153,8 @@ ERROR_CODES: dict[str, str] = {
     "I402": "the format is not recognised",
     "I404": "the end of the prompt is unknown",
     "I405": "the writer of a piece of text is unknown",
+    "I406": "a mask fits its ids in two ways",
+    "I407": "a mask does not fit its ids",
     "S101": "this is not a trajkit file",
     "S102": "the schema is newer than this trajkit",
     "S103": "the file is damaged",

@@ -15,7 +15,8 @@ ROWS = (
     {"store", "tokenizer", "demo"},
     {"template", "markup"},
     {"formats", "sequence", "align"},
-    {"ingestion", "drift", "view", "scoring", "doctor"},
+    {"training"},
+    {"ingestion", "drift", "masks", "view", "scoring", "doctor"},
     {"cli"},
     {"__init__", "__main__"},
 )

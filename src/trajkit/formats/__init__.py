@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trajkit.errors import InputError, UsageProblem
-from trajkit.formats import flat, messages, per_call, responses, sharegpt, tau_bench
+from trajkit.formats import flat, messages, per_call, responses, rows, sharegpt, tau_bench
 from trajkit.formats.fields import kind_of
 from trajkit.formats.raw import Format, RawTrajectory
 from trajkit.markup import Markup
@@ -12,6 +12,7 @@ from trajkit.safe.json import Record
 FORMATS: tuple[Format, ...] = (
     per_call.FORMAT,
     responses.FORMAT,
+    rows.FORMAT,
     tau_bench.FORMAT,
     sharegpt.FORMAT,
     messages.FORMAT,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from trajkit.markup import FlatTrajectory
-from trajkit.records import Floats, Ids, Observation
+from trajkit.records import ActionSource, Floats, Ids, MaskRun, Observation
 from trajkit.safe.json import Record
 
 
@@ -32,6 +32,17 @@ class RawStep:
     finish_reason: str | None = None
     sampling: Sampling | None = None
     """How this call was sampled, where the call itself says so."""
+    action_source: ActionSource = ActionSource.SAMPLED
+    """Where `action_ids` come from, when there are any."""
+    tail_ids: Ids | None = None
+    """[L] ids behind the action that no later prompt holds."""
+    source_mask: tuple[MaskRun, ...] | None = None
+    """The source's own mask as runs over what the prompt adds + action + tail."""
+    advantages: Floats | None = None
+    token_rewards: Floats | None = None
+    policy_version: tuple[str, ...] | None = None
+    is_truncated: bool | None = None
+    """Whether a limit cut the action, where the source says so beside `finish_reason`."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property

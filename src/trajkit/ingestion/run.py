@@ -59,8 +59,8 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
     template_kwargs: Mapping[str, Any] | None = None,
     now: datetime | None = None,
     markup: Markup | str | None = None,
-    state: StatePolicy = StatePolicy.AUTO,
-    on_error: OnError = OnError.STOP,
+    state: StatePolicy | str = StatePolicy.AUTO,
+    on_error: OnError | str = OnError.STOP,
     limit: int | None = None,
     overwrite: bool = False,
 ) -> IngestReport:
@@ -104,8 +104,8 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
         markup=profile,
         renderer=_renderer(chat_template, tokenizer, template_kwargs, now) if retokenize else None,
         tokenizer=load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer,
-        state=state,
-        on_error=on_error,
+        state=StatePolicy(state),
+        on_error=OnError(on_error),
         limit=limit,
         overwrite=overwrite,
     )

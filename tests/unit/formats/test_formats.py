@@ -34,7 +34,8 @@ def test_an_unknown_name_is_a_usage_error_that_tells_the_known_ones():
     with pytest.raises(UsageProblem) as caught:
         format_named("pickle")
     assert caught.value.code == "U103"
-    assert "per-call, responses, tau-bench, sharegpt, messages, flat" in str(caught.value.hint)
+    names = "per-call, responses, rows, tau-bench, sharegpt, messages, flat"
+    assert names in str(caught.value.hint)
 
 
 def test_a_record_with_ids_and_messages_is_taken_for_its_ids():

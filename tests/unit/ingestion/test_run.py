@@ -91,12 +91,16 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "per-call/window.jsonl",
         "responses/no_ids.jsonl",
         "responses/search.jsonl",
+        "rows/labels.jsonl",
+        "rows/masks.jsonl",
+        "rows/responses.jsonl",
         "sharegpt/tools.jsonl",
         "tau-bench/trains.jsonl",
     ]
     assert report.warnings == [
         "an observation has no closing tag: it ends where the policy goes on (1 record)",
         "empty prompt and empty generation ids: read as not recorded (1 record)",
+        "padding that attention_mask leaves out is not kept (1 record)",
     ]
 
 

@@ -1,0 +1,1 @@
+"""Job: which tokens train, and is that right? Rules over masks, and one mask against another."""

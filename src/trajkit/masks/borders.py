@@ -1,0 +1,279 @@
+"""Rules about where a mask begins and ends: shifts, headers, stops, turns, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trajkit.formats.alignment import trained_runs
+from trajkit.masks.findings import Spot
+from trajkit.masks.marks import Marks, Span, Turn
+from trajkit.masks.rows import MaskedRow, Writer
+from trajkit.records import Mask
+
+_FINISHED = ("stop", "eos", "end_turn")
+_DOUBLED, _PADDED = 2, 3
+"""A stop said twice was appended; said more often, it pads."""
+
+
+def mask_shifted(row: MaskedRow) -> Iterator[Spot]:
+    """Yield one spot where every run of a mask is off by one token in the same direction."""
+    if not row.runs or not row.is_claimed:
+        return
+    by = _shift_of_actions(row) or _shift_of_turns(row)
+    if by:
+        where = "early" if by < 0 else "late"
+        yield Spot(
+            start=row.runs[0][0],
+            end=row.runs[0][1],
+            detail=f"{len(row.runs)} of {len(row.runs)} runs begin and end one token {where}",
+            n_tokens=int(row.trained.sum()),
+        )
+
+
+def mask_misplaced(row: MaskedRow) -> Iterator[Spot]:
+    """Yield one spot where a mask has as many tokens as were sampled, but others."""
+    actions, known = row.writer == Writer.POLICY, row.writer != Writer.UNKNOWN
+    trained = row.trained & known
+    n = int(actions.sum())
+    if not row.is_claimed or not n or int(trained.sum()) != n:
+        return
+    wrong = np.flatnonzero(trained & ~actions)
+    if len(wrong):
+        at = int(wrong[0])
+        yield Spot(start=at, end=at + 1, n_tokens=len(wrong), detail=f"{len(wrong)} of {n} trained")
+
+
+def all_trained(row: MaskedRow) -> Iterator[Spot]:
+    """Yield one spot where all of a response is trained, and not all of it is the policy's."""
+    real = np.ones(len(row.token_ids), dtype=np.bool_) if row.attention is None else row.attention
+    region = real.copy()
+    region[: row.response] = False
+    foreign = region & (row.by_environment | row.by_others) & ~row.sampled
+    if not row.is_claimed or not foreign.any() or not row.trained[region].all():
+        return
+    spots = np.flatnonzero(region)
+    yield Spot(
+        start=int(spots[0]),
+        end=int(spots[-1]) + 1,
+        n_tokens=int(foreign.sum()),
+        detail=f"{int(foreign.sum())} of {int(region.sum())} are not the policy's",
+    )
+
+
+def generation_prompt_trained(row: MaskedRow) -> Iterator[Spot]:
+    """Yield the headers of the policy's turns that are trained."""
+    for turn in row.turns:
+        if not turn.is_policy or (turn.can_be_sampled and _goes_on(row, turn.start)):
+            continue
+        spots = np.flatnonzero(_given(row, turn.start, turn.low)) + turn.start
+        if len(spots):
+            yield Spot(
+                start=int(spots[0]),
+                end=int(spots[-1]) + 1,
+                n_tokens=len(spots),
+                detail=f"{len(spots)} of {turn.low - turn.start} ids of the turn's header",
+                anchor=min(turn.low, len(row.token_ids) - 1),
+            )
+
+
+def scaffold_trained(row: MaskedRow) -> Iterator[Spot]:
+    """Yield what the template puts behind a turn and the mask trains with it."""
+    if row.marks is None:
+        return
+    others = np.concatenate([row.marks.stops, row.marks.pads])
+    for turn, behind in row.turn_gaps:
+        own = np.flatnonzero(_given(row, turn.end, behind)) + turn.end
+        spots = own[~np.isin(row.token_ids[own], others)] if len(own) else own
+        goes_on = behind < len(row.token_ids) and row.trained[behind]
+        if turn.is_policy and len(spots) and _is_stopped(row, turn) and not goes_on:
+            yield Spot(
+                start=int(spots[0]),
+                end=int(spots[-1]) + 1,
+                n_tokens=len(spots),
+                detail=f"{len(spots)} behind the turn's stop",
+                anchor=turn.end - 1,
+            )
+
+
+def stop_not_trained(row: MaskedRow) -> Iterator[Spot]:
+    """Yield the stops right behind an action that are not trained."""
+    for start, end, marks in _open_ends(row):
+        if marks.is_stop(int(row.token_ids[end])):
+            yield Spot(start=end, end=end + 1, anchor=start, detail="right behind the action")
+
+
+def stop_of_next(row: MaskedRow) -> Iterator[Spot]:
+    """Yield the ids that open the next message where the action has no stop of its own."""
+    for start, end, marks in _open_ends(row):
+        if int(row.token_ids[end]) in marks.shared_set:
+            yield Spot(start=end, end=end + 1, anchor=start, detail="it opens the next message")
+
+
+def stop_missing(row: MaskedRow) -> Iterator[Spot]:
+    """Yield the ends of actions that say they finished and hold no stop."""
+    marks = row.marks
+    if marks is None or not (len(marks.stops) or len(marks.shared)):
+        return
+    for run in row.runs:
+        part = row.part_at(run[0])
+        is_last = run[1] == part.action_end
+        reason = part.finish_reason
+        if not is_last or part.is_truncated is not False or reason not in _FINISHED:
+            continue
+        around = row.token_ids[run[1] - 1 : run[1] + 1]
+        if not np.isin(around, np.concatenate([marks.stops, marks.shared])).any():
+            yield Spot(
+                start=run[1] - 1, end=run[1], anchor=run[0], detail=f"it ended with {reason}"
+            )
+
+
+def stop_not_sampled(row: MaskedRow) -> Iterator[Spot]:
+    """Yield stops that are trained and cannot have been sampled, and other inserted ids."""
+    for start, end in trained_runs((row.trained & row.inserted).astype(np.float64)):
+        yield Spot(start=start, end=end, detail="something inserted it")
+    marks = row.marks
+    if marks is None:
+        return
+    for run in row.runs:
+        n_stops = _n_stops(row, run, marks)
+        if row.is_cut(run) and n_stops:
+            yield Spot(
+                start=run[1] - n_stops,
+                end=run[1],
+                anchor=run[0],
+                detail="a limit cut the action before it",
+            )
+        elif n_stops == _DOUBLED:
+            yield Spot(start=run[1] - 1, end=run[1], anchor=run[0], detail="the second in a row")
+
+
+def padding_trained(row: MaskedRow) -> Iterator[Spot]:
+    """Yield padding that is trained: what attention_mask leaves out, padding ids, long tails."""
+    padding = np.zeros(len(row.token_ids), dtype=np.bool_)
+    if row.attention is not None:
+        padding |= ~row.attention
+    marks = row.marks
+    if marks is not None:
+        padding |= np.isin(row.token_ids, marks.pads)
+        for run in row.runs:
+            n = _n_stops(row, run, marks) if marks.pad_stop is not None else 0
+            if n >= _PADDED and (row.token_ids[run[1] - n + 1 : run[1]] == marks.pad_stop).all():
+                padding[run[1] - n + 1 : run[1]] = True
+    for start, end in trained_runs((padding & row.trained & ~row.sampled).astype(np.float64)):
+        yield Spot(start=start, end=end, detail=f"{end - start} in a row")
+
+
+def turn_partly_trained(row: MaskedRow) -> Iterator[Spot]:
+    """Yield what a mask leaves out at the beginning or the end of a turn that it trains."""
+    for turn in row.turns if row.is_claimed else ():
+        inside = np.flatnonzero(row.trained[turn.high : turn.end]) + turn.high
+        if not turn.is_policy or not len(inside):
+            continue
+        first, last = int(inside[0]), int(inside[-1]) + 1
+        stop = turn.end - _is_stopped(row, turn)
+        for start, end, side in ((turn.high, first, "first"), (last, stop, "last")):
+            if end > start and not _is_left_out_by_choice(row, start, end):
+                n = end - start
+                yield Spot(
+                    start=start,
+                    end=end,
+                    anchor=first,
+                    detail=f"the {side} {n} of {turn.end - turn.high} are left out",
+                )
+
+
+def turn_not_trained(row: MaskedRow) -> Iterator[Spot]:
+    """Yield the first turn that a mask leaves out beside others, with their number."""
+    own = row.parts[0].start if row.parts else 0
+    turns = [t for t in row.turns if t.is_policy and t.end > t.low and t.start >= own]
+    left_out = [turn for turn in turns if not row.trained[turn.start : turn.end].any()]
+    if row.is_claimed and left_out and len(left_out) < len(turns):
+        turn = left_out[0]
+        yield Spot(
+            start=turn.low,
+            end=turn.end,
+            n_tokens=sum(turn.end - turn.low for turn in left_out),
+            detail=f"{len(left_out)} of {len(turns)} turns",
+        )
+
+
+def _shift_of_actions(row: MaskedRow) -> int:
+    """Return by how much a mask is off the actions of the record; 0 where it is not, or unknown."""
+    actions = row.writer == Writer.POLICY
+    if not actions.any() or (row.writer == Writer.UNKNOWN).any():
+        return 0
+    if (row.trained == actions).all():
+        return 0
+    if (row.trained[:-1] == actions[1:]).all():
+        return -1
+    return 1 if (row.trained[1:] == actions[:-1]).all() else 0
+
+
+def _shift_of_turns(row: MaskedRow) -> int:
+    """Return by how much a mask is off the policy's turns: all runs agree, one end proves it."""
+    marks, ids = row.marks, row.token_ids
+    turns = [row.turn_at(start) for start, _ in row.runs]
+    if marks is None or row.sampled.any():
+        return 0
+    found = [t for t in turns if t is not None and t.is_policy]
+    if len(found) < len(turns):
+        return 0
+    pairs = list(zip(row.runs, found, strict=True))
+    if all(start == turn.low - 1 for (start, _), turn in pairs) and any(
+        end < len(ids) and marks.is_stop(int(ids[end])) for (_, end), _ in pairs
+    ):
+        return -1
+    is_late = all(start == turn.high + 1 for (start, _), turn in pairs) and any(
+        end - start > 1
+        and marks.is_stop(int(ids[end - 2]))
+        and not marks.is_stop(int(ids[end - 1]))
+        for (start, end), _ in pairs
+    )
+    return int(is_late)
+
+
+def _open_ends(row: MaskedRow) -> Iterator[tuple[int, int, Marks]]:
+    """Yield the runs that end before the row does, without a stop, and were not cut."""
+    marks = row.marks
+    if marks is None:
+        return
+    for start, end in row.runs:
+        last = int(row.token_ids[end - 1])
+        if end == len(row.token_ids) or row.trained[end] or row.is_cut((start, end)):
+            continue
+        if not marks.is_stop(last) and last not in marks.shared_set:
+            yield start, end, marks
+
+
+def _n_stops(row: MaskedRow, run: Span, marks: Marks) -> int:
+    """Return how many stops a run ends with."""
+    at = run[1]
+    while at > run[0] and marks.is_stop(int(row.token_ids[at - 1])):
+        at -= 1
+    return run[1] - at
+
+
+def _given(row: MaskedRow, start: int, end: int) -> Mask:
+    """Return which tokens of a span are trained and not known to be sampled."""
+    given: Mask = row.trained[start:end] & ~row.sampled[start:end]
+    return given
+
+
+def _goes_on(row: MaskedRow, at: int) -> bool:
+    """Return whether a run goes on over a token from the one before it."""
+    return at > 0 and bool(row.trained[at - 1] and row.trained[at])
+
+
+def _is_stopped(row: MaskedRow, turn: Turn) -> bool:
+    """Return whether a turn ends with a stop."""
+    is_long = row.marks is not None and turn.end > turn.low
+    return is_long and row.marks is not None and row.marks.is_stop(int(row.token_ids[turn.end - 1]))
+
+
+def _is_left_out_by_choice(row: MaskedRow, start: int, end: int) -> bool:
+    """Return whether a stretch may be left out on purpose: thoughts, white space, results."""
+    data = b"".join(row.pieces[start:end]).strip()
+    is_thought = not data or data.endswith(b"think>")
+    return is_thought or bool(row.by_environment[start:end].any())
