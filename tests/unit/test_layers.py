@@ -17,6 +17,7 @@ ROWS = (
     {"formats", "sequence", "align"},
     {"training"},
     {"ingestion", "drift", "masks", "view", "scoring", "doctor"},
+    {"engine"},
     {"cli"},
     {"__init__", "__main__"},
 )
