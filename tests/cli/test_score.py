@@ -51,7 +51,9 @@ def test_scores_are_written_beside_a_summary(steps, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "sampled ids: 4 of 4 steps (100.0%)"
     assert "Scored 9 of 9 action tokens in 2 of 2 trajectories" in done.stdout
-    assert re.search("forwards +2 of 19 tokens in all", done.stdout)
+    # 1 5 6 7 8 | 9 20 21 30 | 20 21 30: the shared prompt and the start of the action are read once
+    assert re.search("forwards +1 of 12 tokens in all", done.stdout)
+    assert "one a sequence: 19, one a step: 30" in done.stdout
     table = pq.read_table(out)
     assert table.column("trajectory_id").to_pylist() == ["a", "a", "b", "b"]
     assert [len(row) for row in table.column("logprobs").to_pylist()] == [3, 2, 2, 2]
@@ -62,12 +64,88 @@ def test_json_has_the_documented_keys_and_only_recorded_logprobs_are_compared(st
     facts = json.loads(done.stdout)
     assert facts["schema"] == "trajkit.score/1"
     assert facts["n_action_tokens"] == 9
-    assert facts["n_forwarded_tokens"] == 10 + 9
+    assert facts["n_forwarded_tokens"] == 5 + 4 + 3
+    assert facts["n_row_tokens"] == 10 + 9
+    assert facts["sharing"] == {"is_shared": True, "why_not": None}
     assert facts["n_raw_tokens"] == 6 + 10 + 5 + 9
     assert facts["mismatch"]["n"] == 3
     assert set(facts["losses"]) == {"nll", "reinforce", "ppo_clip", "grpo"}
     assert facts["losses"]["nll"]["value"] == pytest.approx(-facts["logprob"]["token_mean"])
     assert done.stderr == ""
+
+
+def test_a_plan_counts_what_would_be_read_without_a_model(steps):
+    done = trajkit("score", steps, "--plan")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "sampled ids: 4 of 4 steps (100.0%)"
+    assert re.search("with one pass a step +30\\n", done.stdout)
+    assert re.search("with one pass a sequence +19  1.6x fewer", done.stdout)
+    assert re.search("with prefixes shared +12  2.5x fewer", done.stdout)
+    assert "no prompt leaves the middle of its parent's" in done.stdout
+    facts = json.loads(trajkit("score", steps, "--plan", "--format", "json").stdout)
+    assert facts["schema"] == "trajkit.score-plan/1"
+    assert (facts["n_raw_tokens"], facts["n_forwarded_tokens"]) == (30, 12)
+
+
+def test_a_plan_names_the_prompts_that_drift_made_dear(tmp_path):
+    row = rollout("a", 1.0)
+    row["turns"][1]["prompt_token_ids"] = [1, 5, 6, 7, 99, 9, 20, 21]
+    (tmp_path / "log.jsonl").write_text(json.dumps(row) + "\n")
+    assert trajkit("ingest", tmp_path / "log.jsonl", "-o", tmp_path / "s.parquet").returncode == 0
+    done = trajkit("score", tmp_path / "s.parquet", "--plan")
+    assert "parent's ids: 1, for which tokens are read again: 2" in done.stdout
+    assert re.search(r"a +1 +4 +2 +2\n", done.stdout)
+
+
+def test_a_plan_for_a_checkpoint_leaves_out_what_is_too_long_for_it(steps, tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "max_position_embeddings": 9})
+    )
+    (tmp_path / "model.safetensors").write_bytes(b"never opened")
+    done = trajkit("score", steps, "--plan", "--model", tmp_path, "--format", "json")
+    assert json.loads(done.stdout)["by_status"] == {"ok": 2, "too_long": 2}
+
+
+def test_a_plan_answers_nothing_that_needs_a_model(steps, tmp_path):
+    out = tmp_path / "scores.parquet"
+    done = trajkit("score", steps, "--plan", "-o", out, "--max-delta", "1")
+    assert done.returncode == 2
+    assert "--output and --max-delta cannot be answered" in done.stderr
+    assert not out.exists()
+
+
+def test_a_plan_imports_no_torch(steps):
+    code = (
+        "import sys; from trajkit.__main__ import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "score", str(steps), "--plan"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_without_a_checkpoint_or_a_plan_there_is_nothing_to_do(steps):
+    done = trajkit("score", steps)
+    assert done.returncode == 2
+    assert "error[U103]: a checkpoint is needed" in done.stderr
+    assert "--plan" in done.stderr
+
+
+def test_limits_that_are_not_kept_exit_1_and_are_named(steps):
+    words = "score", steps, "--model", TINY, "--require-sampled"
+    assert trajkit(*words, "--max-delta", "100").returncode == 0
+    done = trajkit(*words, "--max-delta", "0.5")
+    assert done.returncode == 1
+    assert re.search(r"--max-delta: max \|Δ\| \S+ exceeds 0.5 nats", done.stdout)
+
+
+def test_passes_can_be_kept_small(steps):
+    words = "score", steps, "--model", TINY, "--format", "json"
+    small = json.loads(trajkit(*words, "--tokens-per-batch", "9").stdout)
+    whole = json.loads(trajkit(*words).stdout)
+    assert small["n_forwards"] == 2
+    assert small["n_forwarded_tokens"] == 9 + 8
+    assert small["logprob"]["sum"] == pytest.approx(whole["logprob"]["sum"], abs=1e-4)
 
 
 def test_only_the_losses_asked_for_are_computed(steps):

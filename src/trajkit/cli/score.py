@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,15 +10,19 @@ import typer
 
 from trajkit.cli.console import Printer, sampled_line
 from trajkit.cli.options import Colour, Data, Force, Limit, Only, Quiet
-from trajkit.errors import ExitCode
+from trajkit.errors import ExitCode, UsageProblem
 from trajkit.safe.text import shorten, visible
 
 
 def score(
     data: Data,
     model: Annotated[
-        Path, typer.Option("--model", metavar="DIR", help="Checkpoint: config.json, *.safetensors.")
-    ],
+        Path | None,
+        typer.Option("--model", metavar="DIR", help="Checkpoint: config.json, *.safetensors."),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Count what would be read, and load no model.")
+    ] = False,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device")] = "auto",
     dtype: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
@@ -37,9 +42,25 @@ def score(
             "--recheck", min=0, help="Trajectories to score again step by step: the noise floor."
         ),
     ] = 1,
+    tokens_per_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens-per-batch", min=1, help="The most tokens of one pass; default: what fits."
+        ),
+    ] = None,
     require_sampled: Annotated[
-        bool, typer.Option("--require-sampled", help="Refuse steps whose ids were not sampled.")
+        bool,
+        typer.Option("--require-sampled", help="Exit 1 if a scored step's ids are not sampled."),
     ] = False,
+    max_delta: Annotated[
+        float | None,
+        typer.Option(
+            "--max-delta",
+            metavar="NATS",
+            min=0.0,
+            help="Exit 1 if a log-prob differs more from the sampler's.",
+        ),
+    ] = None,
     trajectory: Only = None,
     limit: Limit = None,
     out: Annotated[
@@ -53,11 +74,27 @@ def score(
 ) -> None:
     r"""Score the recorded ids with a checkpoint: log-probs, losses, distance to the sampler.
 
-    One forward per token sequence; nothing is re-tokenised. Needs the extra trajkit\[score].
+    Shared prefixes are read once; nothing is re-tokenised. Needs the extra trajkit\[score].
 
       trajkit score steps.parquet --model ./checkpoint -o scores.parquet
+      trajkit score steps.parquet --plan
     """
+    only = frozenset(trajectory or ())
     with Printer(colour=color, quiet=quiet) as printer:
+        if plan:
+            _refuse_with_plan(
+                output=out, max_delta=max_delta, loss=loss, require_sampled=require_sampled or None
+            )
+            found = _forecast(data, model, only, limit, tokens_per_batch)
+            if output_format == "json":
+                printer.json(found)
+            else:
+                _print_plan(printer, found)
+            return
+        if model is None:
+            raise UsageProblem(
+                "U103", "a checkpoint is needed", hint="give --model DIR, or --plan to count only"
+            )
         printer.progress_note("loading torch and the checkpoint")
         from trajkit.scoring import require_torch
 
@@ -70,12 +107,14 @@ def score(
             device=device,
             dtype=dtype,
             losses=loss,
-            only=frozenset(trajectory or ()),
+            only=only,
             limit=limit,
             out=out,
             overwrite=force,
             recheck=recheck,
             require_sampled=require_sampled,
+            max_delta=max_delta,
+            tokens_per_batch=tokens_per_batch,
             progress=printer.progress,
         )
         facts = report.to_dict()
@@ -83,9 +122,9 @@ def score(
             printer.json(facts)
         else:
             _print(printer, facts)
-    if report.exit_code is not ExitCode.CLEAN:
+    if report.exit_code is ExitCode.NUMERIC:
         printer.note("exit 6: some trajectories have no numbers, see above")
-        raise typer.Exit(report.exit_code)
+    raise typer.Exit(report.exit_code)
 
 
 def _print(printer: Printer, facts: dict[str, Any]) -> None:
@@ -97,13 +136,16 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
     model = facts["model"]
     forwards = (
         f"{facts['n_forwards']:,} of {facts['n_forwarded_tokens']:,} tokens in all "
-        f"(one a step would be {facts['n_raw_tokens']:,})"
+        f"(one a sequence: {facts['n_row_tokens']:,}, one a step: {facts['n_raw_tokens']:,})"
     )
+    why_not = facts["sharing"]["why_not"]
+    sharing = [["not shared", f"each sequence is read by itself: {why_not}"]] if why_not else []
     checked = "tokenizer checked" if facts["tokenizer_checked"] else "tokenizer not compared"
     printer.table(
         [
             ["checkpoint", f"{model['name']} {model['dtype']} on {model['device']}, {checked}"],
             ["forwards", forwards],
+            *sharing,
             *_left_out(facts),
         ]
     )
@@ -130,9 +172,104 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
         printer.line(f"  advantages: {_ADVANTAGES[source]}")
     printer.line()
     _print_mismatch(printer, facts)
+    for one in facts["exceeded"]:
+        printer.line(f"--{one['rule']}: {_EXCEEDED[one['rule']](one)}")
     if facts.get("out"):
         printer.line()
         printer.line(f"Wrote {visible(facts['out'])}")
+
+
+def _refuse_with_plan(**given: object) -> None:
+    """Raise U103 for options that ask something of a model."""
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if names:
+        raise UsageProblem(
+            "U103", f"--plan asks no model, so {' and '.join(names)} cannot be answered"
+        )
+
+
+def _forecast(
+    data: Path,
+    model: Path | None,
+    only: frozenset[str],
+    limit: int | None,
+    tokens_per_batch: int | None,
+) -> dict[str, Any]:
+    """Return what would be read; of a checkpoint the configuration alone is opened."""
+    from trajkit.scoring.checkpoint import open_checkpoint
+    from trajkit.scoring.planning.forecast import forecast
+
+    found = forecast(
+        data,
+        limit=limit,
+        only=only,
+        tokens_per_batch=tokens_per_batch,
+        max_positions=None if model is None else open_checkpoint(model).max_positions,
+    )
+    return found.to_dict()
+
+
+_EXCEEDED: dict[str, Callable[[dict[str, Any]], str]] = {
+    "require-sampled": lambda one: f"{one['found']:,.0f} scored steps are not sampled",
+    "max-delta": lambda one: (
+        f"max |Δ| {_small(one['found'])} is not known to be at most {one['limit']:g} nats"
+        if one["found"] is None
+        else f"max |Δ| {_small(one['found'])} exceeds {one['limit']:g} nats"
+    ),
+}
+_MAX_BREAKS = 5
+
+
+def _print_plan(printer: Printer, facts: dict[str, Any]) -> None:
+    printer.line(sampled_line(facts["by_source"], facts["n_steps"]))
+    printer.strong(
+        f"Would score {facts['n_action_tokens']:,} action tokens of {facts['n_scored_steps']:,} "
+        f"steps in {facts['n_trajectories']:,} trajectories"
+    )
+    printer.table(
+        [
+            ["read", "tokens", ""],
+            *(
+                [how, f"{facts[key]:,}", _times_fewer(facts["n_raw_tokens"], facts[key])]
+                for how, key in (
+                    ("with one pass a step", "n_raw_tokens"),
+                    ("with one pass a sequence", "n_row_tokens"),
+                    ("with prefixes shared", "n_forwarded_tokens"),
+                )
+            ),
+        ],
+        right="12",
+        head=True,
+    )
+    left_out = _left_out({**facts, "n_first_token": 0, "n_neg_inf": 0})
+    if left_out:
+        printer.table(left_out)
+    breaks = facts["breaks"]
+    printer.line()
+    if not breaks:
+        printer.line("no prompt leaves the middle of its parent's prompt or action")
+        return
+    printer.line(
+        f"prompts that leave the middle of their parent's ids: {len(breaks):,}, for which "
+        f"tokens are read again: {facts['n_read_again']:,}"
+    )
+    dearest = sorted(breaks, key=lambda one: -one["n_read_again"])
+    rows = [
+        [
+            shorten(one["trajectory_id"], 60),
+            *(f"{one[key]:,}" for key in ("step_index", "n_kept", "n_lost", "n_read_again")),
+        ]
+        for one in dearest[:_MAX_BREAKS]
+    ]
+    printer.table(
+        [["trajectory", "step", "kept", "lost", "read again"], *rows], right="1234", head=True
+    )
+    if len(breaks) > _MAX_BREAKS:
+        printer.line(f"  and {len(breaks) - _MAX_BREAKS:,} more (--format json lists all)")
+
+
+def _times_fewer(n_raw: int, n: int) -> str:
+    return f"{n_raw / n:.1f}x fewer" if n and n != n_raw else ""
 
 
 _STATUS = {

@@ -27,6 +27,7 @@ from trajkit.errors import (
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz"})
+_POSITIONS = ("max_position_embeddings", "n_positions")
 _LOADER_KEYS = ("attnimplementation", "expertsimplementation")
 _LOADER_NAMES = frozenset(
     {
@@ -57,6 +58,15 @@ class Checkpoint:
     def name(self) -> str:
         """Return the folder's name."""
         return self.path.resolve().name
+
+    @property
+    def max_positions(self) -> int | None:
+        """Return the longest sequence the configuration speaks of, `None` where it names none."""
+        for config in (self.config, self.config.get("text_config") or {}):
+            for name in _POSITIONS:
+                if isinstance(config.get(name), int):
+                    return int(config[name])
+        return None
 
 
 def open_checkpoint(path: Path | str) -> Checkpoint:

@@ -29,7 +29,7 @@ from trajkit.errors import NumericError, Place
 _PROBE_LEN = 12
 _SAME_LOGITS = 1e-5
 """How far logits of two passes may differ, relative to the largest, in fp32."""
-_CAUSAL_FP32, _CAUSAL_HALF = 1e-4, 2e-2
+CAUSAL_FP32, CAUSAL_HALF = 1e-4, 2e-2
 """How far a state may move when a later token changes, relative to the largest state."""
 
 
@@ -138,8 +138,8 @@ def find_head(model: Any, place: Place) -> Head:
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
         reason = str(problem).strip().splitlines()[:1] or [type(problem).__name__]
         raise _refused(f"it cannot be run in parts ({reason[0]})", place) from problem
-    limit = _SAME_LOGITS if _is_fp32(found_NV) else _CAUSAL_HALF
-    if not _close(found_NV, wanted_NV[rows], limit):
+    limit = _SAME_LOGITS if is_fp32(found_NV) else CAUSAL_HALF
+    if not is_close(found_NV, wanted_NV[rows], limit):
         raise _refused("its head gives other logits for chosen rows", place)
     return Head(kind=HeadKind.FORWARD, body_name=name, n_rows=int(wanted_NV.shape[1]))
 
@@ -212,16 +212,17 @@ def _check_causal(
     other_T = ids_T.clone()
     other_T[-1] = ids_T[0] if ids_T[-1] != ids_T[0] else ids_T[1]
     moved_TH = hidden_states(model, name, other_T).states_TH
-    limit = _CAUSAL_FP32 if _is_fp32(states_TH) else _CAUSAL_HALF
-    if not _close(moved_TH[:-1], states_TH[:-1], limit):
+    limit = CAUSAL_FP32 if is_fp32(states_TH) else CAUSAL_HALF
+    if not is_close(moved_TH[:-1], states_TH[:-1], limit):
         raise _refused("it looks at later tokens, so it gives no log-probs of a sequence", place)
 
 
-def _is_fp32(tensor: torch.Tensor) -> bool:
+def is_fp32(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has at least the digits of float32."""
     return tensor.dtype in (torch.float32, torch.float64)
 
 
-def _close(left: torch.Tensor, right: torch.Tensor, limit: float) -> bool:
+def is_close(left: torch.Tensor, right: torch.Tensor, limit: float) -> bool:
     """Return whether two tensors agree relative to the largest value, NaN with NaN."""
     if left.shape != right.shape:
         return False

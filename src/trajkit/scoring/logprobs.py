@@ -1,8 +1,4 @@
-"""What a model says about recorded ids: log-prob, entropy and rank of chosen tokens.
-
-The one place in the package that knows about the causal shift: the logits that speak of token t
-stand in row t - 1.
-"""
+"""What a model says about recorded ids: log-prob, entropy and rank of chosen tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +11,11 @@ from numpy.typing import NDArray
 
 from trajkit.errors import InputError, NumericError, Place, UsageProblem
 from trajkit.records import Floats, Ids
-from trajkit.scoring.head import hidden_states, logits_of
+from trajkit.scoring.attention import layout_of, tree_states
+from trajkit.scoring.head import Hidden, hidden_states, logits_of
 from trajkit.scoring.model import LoadedModel
+from trajkit.scoring.planning.pack import Pass, Run
+from trajkit.scoring.planning.plan import Rows, speaker
 
 Positions: TypeAlias = NDArray[np.int64]
 
@@ -69,15 +68,27 @@ def token_scores(
     check_ids(loaded, token_ids, place)
     if not fits(loaded, len(token_ids)):
         raise too_long(loaded, len(token_ids), place)
+    known = np.flatnonzero(targets > 0)
+    n = len(token_ids)
+    reading = Pass(
+        token_ids=token_ids,
+        depth=np.arange(n),
+        runs=(Run(start=0, end=n, subtree_end=n),),
+        edges=known,
+        edge_row=speaker(targets[known]),
+    )
     try:
-        return _scores(loaded, token_ids, targets, chunk_rows or _CHUNK_ROWS[loaded.device.type])
+        scores = pass_scores(loaded, reading, token_ids[targets[known]], chunk_rows=chunk_rows)
     except torch.OutOfMemoryError as problem:
-        raise UsageProblem(
-            "U106",
-            f"the GPU's memory is full at a sequence of {len(token_ids):,} tokens",
-            place=place,
-            hint="use --dtype bf16, or --device cpu",
-        ) from problem
+        raise memory_full(n, place) from problem
+    columns = np.full(len(targets), np.nan, np.float32), np.full(len(targets), np.nan, np.float32)
+    logprobs, entropy, rank = *columns, np.zeros(len(targets), np.int32)
+    logprobs[known], entropy[known], rank[known] = scores.logprobs, scores.entropy, scores.rank
+    for column in (logprobs, entropy, rank):
+        column.setflags(write=False)
+    return TokenScores(
+        logprobs=logprobs, entropy=entropy, rank=rank, n_nonfinite=scores.n_nonfinite
+    )
 
 
 def check_ids(loaded: LoadedModel, token_ids: Ids, place: Place | None) -> None:
@@ -94,9 +105,24 @@ def check_ids(loaded: LoadedModel, token_ids: Ids, place: Place | None) -> None:
         )
 
 
+def has_ids(loaded: LoadedModel, token_ids: Ids) -> bool:
+    """Return whether the model has an embedding and a logit for every id."""
+    return bool(((token_ids >= 0) & (token_ids < loaded.n_vocab)).all())
+
+
 def fits(loaded: LoadedModel, n_tokens: int) -> bool:
     """Return whether the model has a position for every token of a sequence."""
     return loaded.max_positions is None or n_tokens <= loaded.max_positions
+
+
+def memory_full(n_tokens: int, place: Place | None) -> UsageProblem:
+    """Return the U106 of a pass that cannot be made smaller."""
+    return UsageProblem(
+        "U106",
+        f"the GPU's memory is full at a sequence of {n_tokens:,} tokens",
+        place=place,
+        hint="use --dtype bf16, or --device cpu",
+    )
 
 
 def too_long(loaded: LoadedModel, n_tokens: int, place: Place | None) -> NumericError:
@@ -111,31 +137,49 @@ def too_long(loaded: LoadedModel, n_tokens: int, place: Place | None) -> Numeric
 
 
 @torch.inference_mode()
-def _scores(
-    loaded: LoadedModel, token_ids: Ids, targets: Positions, chunk_rows: int
+def pass_scores(
+    loaded: LoadedModel, reading: Pass, targets: Rows | Ids, *, chunk_rows: int | None = None
 ) -> TokenScores:
-    n = len(targets)
-    logprobs, entropy = np.full((2, n), np.nan, dtype=np.float32)
-    rank = np.zeros(n, dtype=np.int32)
-    (known,) = np.nonzero(targets > 0)
-    if len(known):
-        ids_T = torch.from_numpy(token_ids.astype(np.int64)).to(loaded.device)
-        at_N = torch.from_numpy(targets[known].astype(np.int64)).to(loaded.device)
-        hidden = hidden_states(loaded.model, loaded.head.body_name, ids_T)
+    """Return what one forward pass says of one id [E] for each of its edges, in their order.
+
+    No padding and no cache; a pass of several runs sees each id's own path alone. Log-softmax over
+    the whole vocabulary in float32 or better. Ids and length are the caller's to check.
+
+    Raises:
+        torch.OutOfMemoryError: the pass does not fit in the GPU's memory.
+    """
+    n_at_once = chunk_rows or _CHUNK_ROWS[loaded.device.type]
+    parts = []
+    if len(reading.edges):
+        ids_T = torch.from_numpy(reading.token_ids.astype(np.int64)).to(loaded.device)
+        rows_N = torch.from_numpy(reading.edge_row).to(loaded.device)
+        targets_N = torch.from_numpy(targets.astype(np.int64)).to(loaded.device)
+        hidden = _hidden(loaded, reading, ids_T)
         parts = [
-            _judge(logits_of(loaded.model, loaded.head, hidden, some_N - 1), ids_T[some_N])
-            for some_N in torch.split(at_N, chunk_rows)
+            _judge(logits_of(loaded.model, loaded.head, hidden, some_N), of_N)
+            for some_N, of_N in zip(
+                torch.split(rows_N, n_at_once), torch.split(targets_N, n_at_once), strict=True
+            )
         ]
-        for column, pieces in zip((logprobs, entropy, rank), zip(*parts, strict=True), strict=True):
-            column[known] = torch.cat(pieces).cpu().numpy()
-    for column in (logprobs, entropy, rank):
-        column.setflags(write=False)
+    nothing = torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.int32)
+    logprobs, entropy, rank = (
+        torch.cat(pieces).cpu().numpy() for pieces in zip(*(parts or [nothing]), strict=True)
+    )
     return TokenScores(
         logprobs=logprobs,
         entropy=entropy,
         rank=rank,
-        n_nonfinite=int(np.isnan(logprobs[known]).sum()),
+        n_nonfinite=int(np.isnan(logprobs).sum()),
     )
+
+
+def _hidden(loaded: LoadedModel, reading: Pass, ids_T: torch.Tensor) -> Hidden:
+    """Return the body's states: by the model's own attention where the pass is one sequence."""
+    name = loaded.head.body_name
+    if len(reading.runs) == 1:
+        return hidden_states(loaded.model, name, ids_T)
+    layout = layout_of(reading.runs, reading.depth, loaded.device)
+    return tree_states(loaded.model, name, ids_T, layout)[0]
 
 
 def _judge(

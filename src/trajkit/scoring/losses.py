@@ -14,7 +14,8 @@ are left out, never multiplied by zero: 0 * -inf is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias, assert_never
@@ -22,6 +23,7 @@ from typing import TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from trajkit.errors import UsageProblem
 from trajkit.records import Mask
 
 F64: TypeAlias = NDArray[np.float64]
@@ -87,6 +89,20 @@ class Loss:
     needs: tuple[str, ...]
     mean: Mean
     terms: Callable[[LossInputs], tuple[F64, F64]]
+
+
+def loss_names(losses: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of `LOSSES` asked for, each once; `None` asks for all. Raises U103."""
+    names = tuple(LOSSES) if losses is None else tuple(dict.fromkeys(losses))
+    for name in names:
+        if name not in LOSSES:
+            close = difflib.get_close_matches(name, LOSSES, n=1)
+            raise UsageProblem(
+                "U103",
+                f"--loss is one of {', '.join(LOSSES)}, not {name!r}",
+                hint=f"did you mean {close[0]}?" if close else None,
+            )
+    return names
 
 
 def evaluate(loss: Loss, inputs: LossInputs) -> LossValue:

@@ -15,6 +15,7 @@ from trajkit.errors import NumericError, Place, UsageProblem
 from trajkit.scoring.checkpoint import Checkpoint, open_checkpoint, weights_digest
 from trajkit.scoring.head import Head, find_head
 from trajkit.scoring.loader import architecture_of, build_model, quiet_transformers
+from trajkit.scoring.sharing import rope_parameters, why_unshared
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -33,6 +34,7 @@ class LoadedModel:
         max_positions: the longest sequence the model was made for; `None` when it has no limit.
         rope_switch: sequences longer than this use other rotary frequencies for all their tokens
             (`longrope`); `None` for other models.
+        why_unshared: why each sequence must be read by itself; `None` when a pass may be a tree.
         weights_digest: sha256 of the safetensors files' bytes, by name.
         unused_tensors: tensors of the files that the model has no place for.
     """
@@ -46,6 +48,7 @@ class LoadedModel:
     n_vocab: int
     max_positions: int | None
     rope_switch: int | None
+    why_unshared: str | None
     weights_digest: str
     unused_tensors: tuple[str, ...]
 
@@ -78,7 +81,7 @@ def load_model(path: Path | str, *, device: str = "auto", dtype: str = "auto") -
     kind = _chosen_dtype(tensors, target, dtype, place)
     with quiet_transformers():
         model, unused = _load(checkpoint, tensors, kind, place)
-        model, head = _ready(model, target, place)
+        model, head, unshared = _ready(model, target, place)
     text = model.config.get_text_config()
     return LoadedModel(
         model=model,
@@ -90,6 +93,7 @@ def load_model(path: Path | str, *, device: str = "auto", dtype: str = "auto") -
         n_vocab=min(int(model.get_input_embeddings().weight.shape[0]), head.n_rows),
         max_positions=getattr(text, "max_position_embeddings", None),
         rope_switch=_rope_switch(text),
+        why_unshared=unshared,
         weights_digest=weights_digest(checkpoint.shards),
         unused_tensors=unused,
     )
@@ -234,11 +238,12 @@ def _check_finite(model: Any, stored: Mapping[str, torch.Tensor], place: Place) 
             )
 
 
-def _ready(model: Any, device: torch.device, place: Place) -> tuple[Any, Head]:
-    """Return the model on its device, and how its logits are made."""
+def _ready(model: Any, device: torch.device, place: Place) -> tuple[Any, Head, str | None]:
+    """Return the model on its device, how its logits are made, and why it may not read trees."""
     try:
         model = model.to(device)
-        return model, find_head(model, place)
+        head = find_head(model, place)
+        return model, head, why_unshared(model, head.body_name)
     except torch.OutOfMemoryError as problem:
         raise UsageProblem(
             "U106",
@@ -250,9 +255,7 @@ def _ready(model: Any, device: torch.device, place: Place) -> tuple[Any, Head]:
 
 def _rope_switch(config: Any) -> int | None:
     """Return the length beyond which a `longrope` model changes its rotary frequencies."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
-    for part in parts:
+    for part in rope_parameters(config):
         if part.get("rope_type", part.get("type")) == "longrope":
             original = part.get("original_max_position_embeddings") or getattr(
                 config, "original_max_position_embeddings", None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from trajkit.errors import ExitCode
-from trajkit.scoring.advantages import AdvantageSource
-from trajkit.scoring.losses import LossValue
-from trajkit.scoring.mismatch import Gap, NoiseFloor
-from trajkit.scoring.tokens import TokenPlace
+from trajkit.scoring.advantages import AdvantageSource, TokenAdvantages
+from trajkit.scoring.losses import LOSSES, LossInputs, LossValue, evaluate
+from trajkit.scoring.mismatch import Gap, NoiseFloor, measure_gap
+from trajkit.scoring.tokens import ScoredTokens, TokenPlace
 
 SCHEMA = "trajkit.score/1"
 
@@ -83,12 +85,14 @@ class Counts:
         n_action_tokens: tokens the policy sampled, over all steps; each is scored, or is counted in
             `n_first_token` or by the status of its step.
         n_scored_tokens: those with a log-prob; the sums are over these.
+        n_not_sampled: scored steps whose ids are not the sampler's own.
         n_neg_inf: scored tokens to which the checkpoint gives probability 0.
         n_nonfinite: trajectories whose logits are NaN or +inf.
         n_too_long: trajectories longer than the model's positions; neither is scored.
         n_forwards: passes that scored; those at loading, which find the head, are in no count.
         n_recheck_forwards: passes that measured the noise floor.
-        n_forwarded_tokens: ids the model read to score; `n_raw_tokens` with one pass per step.
+        n_forwarded_tokens: ids the model read to score; `n_row_tokens` with one pass a sequence,
+            `n_raw_tokens` with one a step.
         n_without_baseline: trajectories whose reward is the only one in its group, or whose group
             is unknown: no advantage.
         n_without_reward: scored trajectories whose reward is unknown.
@@ -102,9 +106,11 @@ class Counts:
     n_scored_trajectories: int
     n_steps: int
     n_scored_steps: int
+    n_not_sampled: int
     n_action_tokens: int
     n_scored_tokens: int
     n_forwarded_tokens: int
+    n_row_tokens: int
     n_raw_tokens: int
     n_forwards: int
     n_recheck_forwards: int
@@ -119,16 +125,45 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a run must keep to be clean.
+
+    Attributes:
+        require_sampled: every scored step's ids are the sampler's own.
+        max_delta: nats by which a log-prob may differ from the sampler's; `None` for no limit.
+    """
+
+    require_sampled: bool = False
+    max_delta: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exceeded:
+    """A limit of the call that the data do not keep.
+
+    Attributes:
+        rule: the option.
+        found: `None` when nothing was there to be held against it.
+    """
+
+    rule: str
+    limit: float
+    found: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreReport:
     """The whole result of `score`; `to_dict` is its JSON form.
 
     Attributes:
         sampled_share: steps whose ids are the sampler's own / all steps.
         by_source: steps by `action_source`; `by_status`: steps by what became of them.
+        why_unshared: why the model read each sequence by itself; `None` when prefixes were shared.
         tokenizer_checked: whether DATA's tokenizer was compared with the checkpoint's.
         advantage_source: `None` when there are no advantages.
         group_sizes: members of the smallest and of the largest of `n_groups`, `None` without any.
         mismatch: `None` when DATA records no log-probs.
+        exceeded: limits that were given and not kept.
         out: the scores file, `None` when none was asked for.
     """
 
@@ -137,6 +172,7 @@ class ScoreReport:
     by_source: Mapping[str, int]
     by_status: Mapping[str, int]
     model: ModelFacts
+    why_unshared: str | None
     tokenizer_checked: bool
     logprob: LogprobSums
     losses: Mapping[str, LossValue]
@@ -144,13 +180,15 @@ class ScoreReport:
     group_sizes: tuple[int, int] | None
     mismatch: Mismatch | None
     noise_floor: NoiseFloor | None
+    exceeded: tuple[Exceeded, ...]
     out: str | None
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return 6 when a trajectory's logits were not finite, or it was too long; else 0."""
-        failed = self.counts.n_nonfinite or self.counts.n_too_long
-        return ExitCode.NUMERIC if failed else ExitCode.CLEAN
+        """Return 6 when logits were not finite or too long, 1 when a limit is exceeded, else 0."""
+        if self.counts.n_nonfinite or self.counts.n_too_long:
+            return ExitCode.NUMERIC
+        return ExitCode.FINDINGS if self.exceeded else ExitCode.CLEAN
 
     @property
     def nll(self) -> float | None:
@@ -168,6 +206,7 @@ class ScoreReport:
             "by_source": dict(self.by_source),
             "by_status": dict(self.by_status),
             "model": asdict(self.model),
+            "sharing": {"is_shared": self.why_unshared is None, "why_not": self.why_unshared},
             "tokenizer_checked": self.tokenizer_checked,
             "logprob": asdict(self.logprob),
             "nll": self.nll,
@@ -176,10 +215,82 @@ class ScoreReport:
             "group_sizes": None if sizes is None else {"min": sizes[0], "max": sizes[1]},
             "mismatch": None if self.mismatch is None else self.mismatch.to_dict(),
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
+            "exceeded": [asdict(one) for one in self.exceeded],
             "out": self.out,
         }
         finite: dict[str, Any] = _finite(full)
         return finite
+
+
+def logprob_sums(tokens: ScoredTokens) -> LogprobSums:
+    """Return the sums over all scored tokens, in float64."""
+    if not len(tokens.logprobs):
+        return LogprobSums(sum=None, token_mean=None, sequence_mean=None, trajectory_mean=None)
+    logprobs = tokens.logprobs.astype(np.float64)
+    total = float(logprobs.sum())
+    lengths = np.bincount(tokens.trajectory)
+    sums = np.bincount(tokens.trajectory, weights=logprobs)
+    means = sums[lengths > 0] / lengths[lengths > 0]
+    return LogprobSums(
+        sum=total,
+        token_mean=total / len(logprobs),
+        sequence_mean=float(means.mean()),
+        trajectory_mean=total / len(means),
+    )
+
+
+def loss_values(
+    tokens: ScoredTokens, advantages: TokenAdvantages, names: Sequence[str]
+) -> dict[str, LossValue]:
+    """Return each named loss over all scored tokens.
+
+    Recorded log-probs that are not the model's own (another temperature, a cut tail) or that are
+    infinite count as unknown: a ratio with them means nothing.
+    """
+    rollout = tokens.rollout_logprobs.astype(np.float64)
+    rollout[~tokens.step_comparable[tokens.step] | np.isinf(rollout)] = np.nan
+    inputs = LossInputs(
+        logprobs=tokens.logprobs.astype(np.float64),
+        loss_mask=np.ones(len(tokens.logprobs), dtype=np.bool_),
+        trajectory=tokens.trajectory,
+        rollout_logprobs=rollout,
+        advantages=advantages.values,
+        returns=tokens.returns[tokens.trajectory],
+    )
+    return {name: evaluate(LOSSES[name], inputs) for name in names}
+
+
+def mismatch_of(tokens: ScoredTokens, not_comparable: Mapping[str, int]) -> Mismatch | None:
+    """Return how far the checkpoint is from the sampler, `None` when nothing was recorded."""
+    recorded = tokens.rollout_logprobs.astype(np.float64)
+    n_not_recorded = int(np.isnan(recorded).sum())
+    if n_not_recorded == len(recorded):
+        return None
+    recorded[~tokens.step_comparable[tokens.step]] = math.nan
+    gap = measure_gap(tokens.logprobs, recorded)
+    return Mismatch(
+        gap=gap,
+        worst=None if gap.worst is None else tokens.place(gap.worst),
+        n_not_comparable=sum(not_comparable.values()),
+        not_comparable=dict(not_comparable),
+        n_not_recorded=n_not_recorded,
+    )
+
+
+def exceeded_limits(
+    mismatch: Mismatch | None, n_not_sampled: int, limits: Limits
+) -> tuple[Exceeded, ...]:
+    """Return the limits that are not kept. With nothing to compare, a limit on it is not kept."""
+    found: list[Exceeded] = []
+    if limits.require_sampled and n_not_sampled:
+        found.append(Exceeded(rule="require-sampled", limit=0.0, found=float(n_not_sampled)))
+    if limits.max_delta is not None:
+        worst = None if mismatch is None else mismatch.gap.max_abs
+        if mismatch is not None and mismatch.gap.n_infinite:
+            worst = math.inf
+        if worst is None or worst > limits.max_delta:
+            found.append(Exceeded(rule="max-delta", limit=limits.max_delta, found=worst))
+    return tuple(found)
 
 
 def _loss(value: LossValue) -> dict[str, Any]:
@@ -196,6 +307,8 @@ def _finite(value: Any) -> Any:
     """Return the same tree, with null for numbers JSON cannot hold."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, AdvantageSource) else value

@@ -7,33 +7,39 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from trajkit.errors import NumericError, Place, UsageProblem
+from trajkit.errors import InputError, NumericError, Place, UsageProblem
 from trajkit.records import ActionSource, Trajectory
-from trajkit.safe.files import publish
+from trajkit.safe.files import publish, same_file
 from trajkit.scoring.advantages import token_advantages
-from trajkit.scoring.guards import (
-    check_name,
-    check_target,
-    check_tokenizer,
-    demand_sampled,
-    loss_names,
-)
 from trajkit.scoring.loader import quiet_transformers
 from trajkit.scoring.logprobs import too_long
+from trajkit.scoring.losses import loss_names
 from trajkit.scoring.mismatch import NoiseFloor
 from trajkit.scoring.model import LoadedModel, load_model
-from trajkit.scoring.report import Counts, ModelFacts, ScoreReport
+from trajkit.scoring.planning.forecast import windows
+from trajkit.scoring.report import (
+    Counts,
+    Limits,
+    ModelFacts,
+    ScoreReport,
+    exceeded_limits,
+    logprob_sums,
+    loss_values,
+    mismatch_of,
+)
 from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores, scores_table
-from trajkit.scoring.steps import measure_noise, score_trajectory
-from trajkit.scoring.summary import logprob_sums, loss_values, mismatch_of
+from trajkit.scoring.steps import measure_noise, score_trajectories
 from trajkit.scoring.tokens import TokenCollector, sampled_ids
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
 from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
 from trajkit.store.write import ParquetSink
+from trajkit.tokenizer import load_tokenizer
+
+Progress: TypeAlias = Callable[[int, int], None]
 
 _GROUP_ROWS = 4096
 _GROUP_TOKENS = 4 * 2**20
@@ -52,9 +58,11 @@ def score(  # noqa: PLR0913 - one argument an option of the command
     overwrite: bool = False,
     recheck: int = 1,
     require_sampled: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    max_delta: float | None = None,
+    tokens_per_batch: int | None = None,
+    progress: Progress | None = None,
 ) -> ScoreReport:
-    """Return what a checkpoint says about the recorded actions: one forward pass per sequence.
+    """Return what a checkpoint says about the recorded actions, reading every prefix once.
 
     A trajectory longer than the model's positions, or whose logits are not finite, has no numbers;
     the run goes on, and the report's `exit_code` says so.
@@ -71,43 +79,48 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         out: a Parquet file for `trajkit.scores/1`, one row per step, published when all is done.
         overwrite: replace `out`.
         recheck: how many trajectories to pass again step by step, for the noise floor.
-        require_sampled: stop at a step whose ids are not the sampler's own.
-        progress: called after each trajectory with the steps done and the steps in DATA.
+        require_sampled: a scored step whose ids are not the sampler's own is a finding.
+        max_delta: a log-prob that differs more from the sampler's is a finding; so is having none.
+        tokens_per_batch: the most ids of one pass; `None` for what the device holds.
+        progress: called after each pass with the steps done, about, and the steps in DATA.
 
     Raises:
         UsageProblem: U101 to U103, U105 to U107.
-        InputError: I202 a step is not sampled, I304 an id outside the vocabulary, T102 another
-            tokenizer's data; what `open_dataset` and `load_model` raise.
+        InputError: I304 an id outside the vocabulary, T102 another tokenizer's data; what
+            `open_dataset` and `load_model` raise.
         NumericError: N104 two passes disagree; when there is nothing to score, N103 if a sequence
             is too long, else N105.
     """
     names = loss_names(losses)
     target = None if out is None else Path(out)
-    check_name(target)
+    _check_name(target)
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
-    check_target(target, dataset)
+    _check_target(target, dataset)
     with ExitStack() as stack:
         sink = None
         if target is not None:
             stream = stack.enter_context(publish(target, overwrite=overwrite))
             sink = ParquetSink(stream, SCORES_SCHEMA, SCORES_SCHEMA_NAME)
         folder = model.path if isinstance(model, LoadedModel) else Path(model)
-        is_checked = check_tokenizer(dataset, folder)
+        is_checked = _check_tokenizer(dataset, folder)
         if isinstance(model, LoadedModel):
             loaded = model
         else:
             loaded = load_model(model, device=device, dtype=dtype)
-        run = _Run(loaded, sink, recheck=recheck)
+        limits = Limits(require_sampled=require_sampled, max_delta=max_delta)
+        run = _Run(
+            loaded,
+            sink,
+            recheck=recheck,
+            tokens_per_batch=tokens_per_batch,
+            n_all_steps=dataset.n_steps,
+        )
         stack.enter_context(quiet_transformers())
-        for trajectory in read_trajectories(dataset, only=only, limit=limit):
-            if require_sampled:
-                demand_sampled(trajectory)
-            run.add(trajectory)
-            if progress is not None:
-                progress(run.n_steps, dataset.n_steps)
-        run.check_not_empty(only)
+        for window in windows(read_trajectories(dataset, only=only, limit=limit)):
+            run.add(window, progress)
+        run.check_not_empty()
         facts = _facts(loaded)
-        report = run.report(names, facts, target, tokenizer_checked=is_checked)
+        report = run.report(names, facts, target, limits, tokenizer_checked=is_checked)
         if sink is not None:
             options = {"limit": limit, "only": sorted(only)}
             run.close({**_provenance(dataset, facts), "options": options})
@@ -117,10 +130,20 @@ def score(  # noqa: PLR0913 - one argument an option of the command
 class _Run:
     """One scoring run under way: counts, rows to write, tokens to sum."""
 
-    def __init__(self, loaded: LoadedModel, sink: ParquetSink | None, *, recheck: int) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        sink: ParquetSink | None,
+        *,
+        recheck: int,
+        tokens_per_batch: int | None,
+        n_all_steps: int,
+    ) -> None:
         self._loaded = loaded
         self._sink = sink
         self._recheck = recheck
+        self._tokens_per_batch = tokens_per_batch
+        self._n_all_steps = n_all_steps
         self._to_recheck: list[ScoredTrajectory] = []
         self._noise: NoiseFloor | None = None
         self._rows: list[StepScores] = []
@@ -132,9 +155,28 @@ class _Run:
         self._too_long: ScoredTrajectory | None = None
         self.n_steps = 0
 
-    def add(self, trajectory: Trajectory) -> None:
-        """Score one trajectory."""
-        scored = score_trajectory(self._loaded, trajectory)
+    def add(self, trajectories: Sequence[Trajectory], told: Progress | None) -> None:
+        """Score some trajectories together."""
+        n_before, n_steps = self.n_steps, sum(len(one.steps) for one in trajectories)
+
+        def tell(n_read: int, n_to_read: int) -> None:
+            if told is not None:
+                told(n_before + n_steps * n_read // n_to_read, self._n_all_steps)
+
+        batch = score_trajectories(
+            self._loaded, trajectories, tokens_per_batch=self._tokens_per_batch, told=tell
+        )
+        self._totals.update(
+            n_forwards=batch.n_forwards,
+            n_forwarded_tokens=batch.n_forwarded_tokens,
+            n_row_tokens=batch.n_row_tokens,
+            n_raw_tokens=batch.n_raw_tokens,
+        )
+        for scored in batch.scored:
+            self._take(scored)
+
+    def _take(self, scored: ScoredTrajectory) -> None:
+        trajectory = scored.trajectory
         statuses = {row.status for row in scored.steps}
         self.n_steps += len(scored.steps)
         self._by_source.update(str(step.action_source) for step in trajectory.steps)
@@ -144,10 +186,8 @@ class _Run:
             n_scored_trajectories=Status.OK in statuses,
             n_nonfinite=Status.NONFINITE in statuses,
             n_too_long=Status.TOO_LONG in statuses,
+            n_not_sampled=sum(_is_not_sampled(row) for row in scored.steps),
             n_action_tokens=sum(int(sampled_ids(step).sum()) for step in trajectory.steps),
-            n_forwards=scored.n_forwards,
-            n_forwarded_tokens=scored.n_forwarded_tokens,
-            n_raw_tokens=scored.n_raw_tokens,
         )
         if Status.TOO_LONG in statuses and self._too_long is None:
             self._too_long = scored
@@ -159,10 +199,8 @@ class _Run:
             if len(self._rows) >= _GROUP_ROWS or self._n_pending >= _GROUP_TOKENS:
                 self._flush()
 
-    def check_not_empty(self, only: Collection[str]) -> None:
-        """Raise when no trajectory was selected, or none has a token that could be scored."""
-        if only and not self._totals["n_trajectories"]:
-            raise UsageProblem("U107", f"no trajectory is named {', '.join(sorted(only)[:3])}")
+    def check_not_empty(self) -> None:
+        """Raise when no trajectory has a token that could be scored."""
         if self._tokens.n_tokens or self._totals["n_nonfinite"]:
             return
         if self._too_long is not None:
@@ -181,6 +219,7 @@ class _Run:
         names: Sequence[str],
         facts: ModelFacts,
         target: Path | None,
+        limits: Limits,
         *,
         tokenizer_checked: bool,
     ) -> ScoreReport:
@@ -190,6 +229,7 @@ class _Run:
         tokens = self._tokens.finish()
         advantages = token_advantages(tokens)
         sizes = advantages.group_sizes
+        mismatch = mismatch_of(tokens, self._tokens.not_comparable)
         n_sampled = self._by_source[ActionSource.SAMPLED]
         return ScoreReport(
             counts=Counts(
@@ -209,13 +249,15 @@ class _Run:
             by_source=dict(self._by_source),
             by_status=dict(self._by_status),
             model=facts,
+            why_unshared=self._loaded.why_unshared,
             tokenizer_checked=tokenizer_checked,
             logprob=logprob_sums(tokens),
             losses=loss_values(tokens, advantages, names),
             advantage_source=advantages.source,
             group_sizes=(min(sizes), max(sizes)) if sizes else None,
-            mismatch=mismatch_of(tokens, self._tokens.not_comparable),
+            mismatch=mismatch,
             noise_floor=self._noise,
+            exceeded=exceeded_limits(mismatch, self._totals["n_not_sampled"], limits),
             out=None if target is None else str(target),
         )
 
@@ -243,8 +285,12 @@ class _Run:
 
 _TOTALS = (
     "n_trajectories", "n_scored_trajectories", "n_nonfinite", "n_too_long", "n_action_tokens",
-    "n_forwards", "n_forwarded_tokens", "n_raw_tokens",
+    "n_not_sampled", "n_forwards", "n_forwarded_tokens", "n_row_tokens", "n_raw_tokens",
 )  # fmt: skip
+
+
+def _is_not_sampled(row: StepScores) -> bool:
+    return row.status is Status.OK and row.step.action_source is not ActionSource.SAMPLED
 
 
 def _facts(loaded: LoadedModel) -> ModelFacts:
@@ -275,3 +321,47 @@ def _provenance(dataset: Dataset, facts: ModelFacts) -> Mapping[str, Any]:
 def _data_digests(dataset: Dataset) -> Iterator[str]:
     for part in dataset.parts:
         yield from open_dataset(part).metadata.get("row_groups", [])
+
+
+def _check_name(target: Path | None) -> None:
+    """Raise U103 when the output's name does not say what the file will be."""
+    if target is not None and target.suffix != ".parquet":
+        raise UsageProblem(
+            "U103",
+            "scores are written as Parquet: the output's name ends in .parquet",
+            place=Place(file=str(target)),
+            hint=f"-o {target.name.split('.')[0] or 'scores'}.parquet",
+        )
+
+
+def _check_target(target: Path | None, dataset: Dataset) -> None:
+    """Raise U102 when the output is a file of the data."""
+    if target is not None and any(same_file(target, part) for part in dataset.parts):
+        raise UsageProblem(
+            "U102", "the scores would replace the data they are of", place=Place(file=str(target))
+        )
+
+
+def _check_tokenizer(dataset: Dataset, folder: Path) -> bool:
+    """Return whether DATA's tokenizer could be compared with the checkpoint's; T102 if they differ.
+
+    Both sides must be known: DATA names the tokenizer it was made with, if any was used.
+    """
+    wanted = dataset.tokenizer_fingerprint
+    if wanted is None or not (folder / "tokenizer.json").is_file():
+        return False
+    try:
+        found = load_tokenizer(folder).fingerprint
+    except InputError as problem:
+        if problem.code == "T103":
+            return False
+        raise
+    if found != wanted:
+        name = dataset.metadata.get("tokenizer_name") or "another tokenizer"
+        raise InputError(
+            "T102",
+            f"the data were made with {name}, which is not the checkpoint's tokenizer",
+            place=Place(file=str(folder / "tokenizer.json")),
+            hint="score the checkpoint whose tokenizer sampled these ids",
+        )
+    return True

@@ -1,4 +1,4 @@
-"""What became of each step: its status, its numbers, and its row of a `trajkit.scores/1` table."""
+"""What becomes of each step: its status, its numbers, and its row of a `trajkit.scores/1` table."""
 
 from __future__ import annotations
 
@@ -47,20 +47,40 @@ class StepScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoredTrajectory:
-    """A trajectory's steps with their scores, and what they cost.
+    """A trajectory's steps with their scores.
 
     Attributes:
-        n_forwarded_tokens: ids the model read.
-        n_raw_tokens: ids it would have read with one pass per step.
-        n_longest: ids of the longest pass it takes, whether that was made or not.
+        n_longest: ids of the longest step that is to be scored, whether it was or not.
     """
 
     trajectory: Trajectory
     steps: tuple[StepScores, ...]
-    n_forwards: int
-    n_forwarded_tokens: int
-    n_raw_tokens: int
     n_longest: int
+
+
+def statuses_of(trajectory: Trajectory) -> list[Status]:
+    """Return what each step is before a model is asked: `OK` when it can be scored."""
+    if any(step.media for step in trajectory.steps):
+        return [Status.MEDIA] * len(trajectory.steps)
+    return [_status(step) for step in trajectory.steps]
+
+
+def steps_to_score(trajectory: Trajectory) -> list[Step]:
+    """Return the steps whose action has an id to score."""
+    statuses = statuses_of(trajectory)
+    return [
+        step
+        for step, status in zip(trajectory.steps, statuses, strict=True)
+        if status is Status.OK and step.n_action_tokens
+    ]
+
+
+def _status(step: Step) -> Status:
+    if step.exclude_reason is not None:
+        return Status.EXCLUDED
+    if step.action_tokens is None:
+        return Status.NO_ACTION
+    return Status.NO_PROMPT if step.prompt_delta is None else Status.OK
 
 
 def scores_table(rows: Sequence[StepScores]) -> pa.Table:

@@ -1,93 +1,150 @@
-"""Trajectories into scores per step: one forward pass over each token sequence."""
+"""Trajectories into scores per step: every prefix is read once where the model allows it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import torch
 
 from trajkit.errors import NumericError, Place
 from trajkit.records import Floats, Ids, Step, Trajectory, read_only
-from trajkit.scoring.logprobs import Positions, TokenScores, check_ids, fits, token_scores
+from trajkit.scoring.logprobs import (
+    TokenScores,
+    check_ids,
+    fits,
+    has_ids,
+    memory_full,
+    pass_scores,
+    token_scores,
+)
 from trajkit.scoring.mismatch import NoiseFloor, measure_gap
 from trajkit.scoring.model import LoadedModel
-from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores
-from trajkit.sequence import SequenceStep, TokenSequence, build_sequences
+from trajkit.scoring.planning.forecast import grouped
+from trajkit.scoring.planning.pack import Pack, Pass, halve, pack_rows, pack_trees, pass_of
+from trajkit.scoring.planning.plan import (
+    Plan,
+    Rows,
+    Wanted,
+    plan_rows,
+    plan_tree,
+    row_tokens,
+    step_length,
+)
+from trajkit.scoring.scored import (
+    ScoredTrajectory,
+    Status,
+    StepScores,
+    statuses_of,
+    steps_to_score,
+)
 
-_Pass: TypeAlias = tuple[TokenSequence, list[SequenceStep]]
-"""A sequence and the steps one forward pass over it scores, ascending."""
+_Asked: TypeAlias = tuple[Trajectory, Sequence[Step]]
+_Told: TypeAlias = Callable[[int, int], None]
 
 _NO_FLOATS: Floats = np.empty(0, dtype=np.float32)
-_NO_IDS: Ids = read_only(np.empty(0, dtype=np.int32))
+_NO_EDGES: Rows = np.empty(0, dtype=np.int64)
 
 
-def score_trajectory(loaded: LoadedModel, trajectory: Trajectory) -> ScoredTrajectory:
-    """Return the scores of every step, in the trajectory's order.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """Trajectories that were scored together, in the order given, and what that cost.
+
+    Attributes:
+        n_forwarded_tokens: ids the model read, in `n_forwards` passes.
+        n_row_tokens: ids it would have read with one pass a sequence, `n_raw_tokens` with one a
+            step.
+    """
+
+    scored: tuple[ScoredTrajectory, ...]
+    n_forwards: int
+    n_forwarded_tokens: int
+    n_row_tokens: int
+    n_raw_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Table:
+    """What the model says of each edge of a plan [E]."""
+
+    logprobs: Floats
+    entropy: Floats
+    rank: Ids
+    n_forwards: int
+    n_forwarded_tokens: int
+
+
+def score_trajectories(
+    loaded: LoadedModel,
+    trajectories: Sequence[Trajectory],
+    *,
+    tokens_per_batch: int | None = None,
+    told: _Told | None = None,
+) -> Batch:
+    """Return the scores of every step of some trajectories.
 
     A trajectory with NaN or +inf among the logits of a scored row loses all its numbers
-    (`NONFINITE`): the rest of the same pass cannot be trusted either. One that needs a pass longer
-    than the model's positions gets none (`TOO_LONG`), and the model is not asked.
+    (`NONFINITE`). One with a step longer than the model's positions gets none (`TOO_LONG`), and the
+    model is not asked.
+
+    Args:
+        loaded: the model.
+        trajectories: those of one group share the prefixes that they have in common.
+        tokens_per_batch: the most ids of one pass; `None` for what the device holds.
+        told: called after each pass with the ids read, and those to read.
 
     Raises:
-        InputError, UsageProblem: see `token_scores`.
+        InputError: I304 for an id outside the vocabulary, S103 for a prompt that cannot be rebuilt.
+        UsageProblem: U106 when a single sequence does not fit in the GPU's memory.
     """
-    statuses = _statuses(trajectory)
-    passes = list(_passes(loaded, trajectory, statuses))
-    _check_ids(loaded, passes)
-    n_longest = max((group[-1].action_end for _, group in passes), default=0)
-    if not fits(loaded, n_longest):
-        rows, passes = _without_numbers(trajectory, statuses, Status.TOO_LONG), []
-    else:
-        rows = _rows(loaded, trajectory, statuses, passes)
-    places = [place for _, group in passes for place in group]
-    return ScoredTrajectory(
-        trajectory=trajectory,
-        steps=rows,
-        n_forwards=len(passes),
-        n_forwarded_tokens=sum(group[-1].action_end for _, group in passes),
-        n_raw_tokens=sum(place.step.sequence_len or 0 for place in places),
-        n_longest=n_longest,
+    asked = [(one, steps_to_score(one)) for one in trajectories]
+    _check_own_ids(loaded, asked)
+    longest = [max(map(step_length, steps), default=0) for _, steps in asked]
+    fitting = [one for one, n in zip(asked, longest, strict=True) if fits(loaded, n)]
+    plan = _plan(loaded, fitting)
+    _check_context(loaded, plan)
+    budget = tokens_per_batch or default_budget(loaded)
+    packs = pack_rows(plan) if loaded.why_unshared else pack_trees(plan, budget)
+    table = _score(loaded, plan, packs, told)
+    wanted = {one.step: one for one in plan.wanted}
+    return Batch(
+        scored=tuple(
+            ScoredTrajectory(
+                trajectory=one,
+                steps=_rows(one, wanted, table, is_short=fits(loaded, n)),
+                n_longest=n,
+            )
+            for (one, _), n in zip(asked, longest, strict=True)
+        ),
+        n_forwards=table.n_forwards,
+        n_forwarded_tokens=table.n_forwarded_tokens,
+        n_row_tokens=sum(row_tokens(one, steps) for one, steps in fitting),
+        n_raw_tokens=sum(step_length(step) for _, steps in fitting for step in steps),
     )
 
 
-def _rows(
-    loaded: LoadedModel, trajectory: Trajectory, statuses: Sequence[Status], passes: Sequence[_Pass]
-) -> tuple[StepScores, ...]:
-    """Return a row for each step, after all passes."""
-    done: dict[int, StepScores] = {}
-    is_finite = True
-    for sequence, places in passes:
-        scores = _run_pass(loaded, sequence, places)
-        is_finite &= not scores.n_nonfinite
-        for place, part in zip(places, _split(scores, places), strict=True):
-            done[place.step.step_index] = part
-    if not is_finite:
-        return _without_numbers(trajectory, statuses, Status.NONFINITE)
-    return tuple(
-        done.get(step.step_index) or _row_without_pass(step, status)
-        for step, status in zip(trajectory.steps, statuses, strict=True)
-    )
+_CPU_TOKENS = 4096
+_CUDA_TOKENS = 2**11, 2**17
+_CUDA_SHARE = 0.8
 
 
-def _row_without_pass(step: Step, status: Status) -> StepScores:
-    """Return the row of a step no pass was made for: null, but `[]` for an action without ids."""
-    if status is not Status.OK:
-        return StepScores(step=step, status=status)
-    return StepScores(
-        step=step, status=status, logprobs=_NO_FLOATS, entropy=_NO_FLOATS, rank=_NO_IDS
-    )
+def default_budget(loaded: LoadedModel) -> int:
+    """Return how many ids one pass may read: a constant on the CPU, what free memory holds on CUDA.
 
-
-def _without_numbers(
-    trajectory: Trajectory, statuses: Sequence[Status], why: Status
-) -> tuple[StepScores, ...]:
-    """Return rows of nulls; steps that had been scored otherwise say why they are not."""
-    return tuple(
-        StepScores(step=step, status=why if status is Status.OK else status)
-        for step, status in zip(trajectory.steps, statuses, strict=True)
-    )
+    A layer's widest moment holds about 6 hidden, 3 intermediate and 2 (query + 2 key) values a
+    token; twice that leaves room for what the allocator keeps.
+    """
+    if loaded.device.type != "cuda":
+        return _CPU_TOKENS
+    config = loaded.model.config.get_text_config()
+    hidden = int(config.hidden_size)
+    wide = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+    n_bytes = 2 * loaded.model.dtype.itemsize * (6 * hidden + 3 * wide + 6 * hidden)
+    free, _ = torch.cuda.mem_get_info(loaded.device)
+    return int(min(max(_CUDA_SHARE * free / n_bytes, _CUDA_TOKENS[0]), _CUDA_TOKENS[1]))
 
 
 def score_step_alone(loaded: LoadedModel, step: Step) -> TokenScores:
@@ -101,77 +158,125 @@ def score_step_alone(loaded: LoadedModel, step: Step) -> TokenScores:
     )
 
 
-def _statuses(trajectory: Trajectory) -> list[Status]:
-    if any(step.media for step in trajectory.steps):
-        return [Status.MEDIA] * len(trajectory.steps)
-    return [_status(step) for step in trajectory.steps]
+def _plan(loaded: LoadedModel, asked: Sequence[_Asked]) -> Plan:
+    if loaded.why_unshared is not None:
+        return plan_rows(asked, switch=loaded.rope_switch)
+    return plan_tree(grouped(asked))[0]
 
 
-def _status(step: Step) -> Status:
-    if step.exclude_reason is not None:
-        return Status.EXCLUDED
-    if step.action_tokens is None:
-        return Status.NO_ACTION
-    return Status.NO_PROMPT if step.prompt_delta is None else Status.OK
-
-
-def _passes(
-    loaded: LoadedModel, trajectory: Trajectory, statuses: Sequence[Status]
-) -> Iterator[_Pass]:
-    """Yield each forward pass: a sequence and the steps it scores, ascending.
-
-    One per sequence, unless the model reads long sequences with other rotary frequencies: then the
-    steps that end before that point need a pass that ends there too.
-    """
-    wanted = {
-        step.step_index
-        for step, status in zip(trajectory.steps, statuses, strict=True)
-        if status is Status.OK and step.n_action_tokens
-    }
-    for sequence in build_sequences(trajectory):
-        places = [place for place in sequence.steps if place.step.step_index in wanted]
-        switch = loaded.rope_switch
-        if switch is None:
-            groups = [places]
-        else:
-            groups = [
-                [place for place in places if place.action_end <= switch],
-                [place for place in places if place.action_end > switch],
-            ]
-        yield from ((sequence, group) for group in groups if group)
-
-
-def _check_ids(loaded: LoadedModel, passes: Sequence[_Pass]) -> None:
-    for sequence, places in passes:
-        for place in places:
-            check_ids(loaded, sequence.token_ids[place.start : place.action_end], place.step.place)
-
-
-def _run_pass(
-    loaded: LoadedModel, sequence: TokenSequence, places: Sequence[SequenceStep]
-) -> TokenScores:
-    targets: list[Positions] = [
-        np.arange(place.action_start, place.action_end, dtype=np.int64) for place in places
-    ]
-    return token_scores(
-        loaded,
-        sequence.token_ids[: places[-1].action_end],
-        np.concatenate(targets),
-        place=Place(file=places[-1].step.source_file, trajectory_id=sequence.trajectory_id),
+def _score(loaded: LoadedModel, plan: Plan, packs: Sequence[Pack], told: _Told | None) -> _Table:
+    """Return the scores of every edge; where memory ends, this pass and the next are halved."""
+    n_edges = len(plan.edge_row)
+    logprobs, entropy = np.full((2, n_edges), np.nan, dtype=np.float32)
+    rank = np.zeros(n_edges, dtype=np.int32)
+    todo = list(packs[::-1])
+    n_forwards, n_read, n_left = 0, 0, sum(pack.n_tokens for pack in packs)
+    while todo:
+        pack = todo.pop()
+        reading = pass_of(plan, pack)
+        edges = reading.edges
+        if not len(edges):
+            n_left -= pack.n_tokens
+            continue
+        scores = _tried(loaded, reading, plan.edge_target[edges])
+        if scores is None:
+            if len(pack.own) < 2:
+                raise memory_full(pack.n_tokens, None)
+            todo = _smaller(plan, [*todo, pack], pack.n_tokens // 2)
+            n_left = sum(part.n_tokens for part in todo)
+            continue
+        logprobs[edges], entropy[edges], rank[edges] = scores.logprobs, scores.entropy, scores.rank
+        n_forwards += 1
+        n_read += pack.n_tokens
+        n_left -= pack.n_tokens
+        if told is not None:
+            told(n_read, n_read + n_left)
+    return _Table(
+        logprobs=logprobs,
+        entropy=entropy,
+        rank=rank,
+        n_forwards=n_forwards,
+        n_forwarded_tokens=n_read,
     )
 
 
-def _split(scores: TokenScores, places: Sequence[SequenceStep]) -> Iterator[StepScores]:
-    at = 0
-    for place in places:
-        part = slice(at, at := at + place.step.n_action_tokens)
-        yield StepScores(
-            step=place.step,
-            status=Status.OK,
-            logprobs=scores.logprobs[part],
-            entropy=scores.entropy[part],
-            rank=scores.rank[part],
-        )
+def _tried(loaded: LoadedModel, reading: Pass, targets: Rows) -> TokenScores | None:
+    """Return the scores of a pass, `None` when it does not fit in memory."""
+    try:
+        return pass_scores(loaded, reading, targets)
+    except torch.OutOfMemoryError:
+        pass
+    torch.cuda.empty_cache()
+    return None
+
+
+def _smaller(plan: Plan, packs: Sequence[Pack], budget: int) -> list[Pack]:
+    """Return packs that own the same runs, the larger ones cut."""
+    return [
+        part
+        for pack in packs
+        for part in (halve(plan, pack)[::-1] if pack.n_tokens > budget else [pack])
+    ]
+
+
+def _rows(
+    trajectory: Trajectory, wanted: Mapping[Step, Wanted], table: _Table, *, is_short: bool
+) -> tuple[StepScores, ...]:
+    """Return a row for each step. When one row is not finite, the trajectory has no numbers."""
+    statuses = statuses_of(trajectory)
+    edges = [wanted[step].edges for step in trajectory.steps if step in wanted]
+    if not is_short:
+        return _without_numbers(trajectory, statuses, Status.TOO_LONG)
+    if any(np.isnan(table.logprobs[some[some >= 0]]).any() for some in edges):
+        return _without_numbers(trajectory, statuses, Status.NONFINITE)
+    return tuple(
+        _row(step, status, wanted.get(step), table)
+        for step, status in zip(trajectory.steps, statuses, strict=True)
+    )
+
+
+def _row(step: Step, status: Status, wanted: Wanted | None, table: _Table) -> StepScores:
+    """Return the row of a step: null without numbers, `[]` for an action without ids."""
+    if status is not Status.OK:
+        return StepScores(step=step, status=status)
+    edges = _NO_EDGES if wanted is None else wanted.edges
+    known = edges >= 0
+    logprobs, entropy = np.full((2, len(edges)), np.nan, dtype=np.float32)
+    rank = np.zeros(len(edges), dtype=np.int32)
+    for column, source in ((logprobs, table.logprobs), (entropy, table.entropy)):
+        column[known] = source[edges[known]]
+        column.setflags(write=False)
+    rank[known] = table.rank[edges[known]]
+    return StepScores(
+        step=step, status=status, logprobs=logprobs, entropy=entropy, rank=read_only(rank)
+    )
+
+
+def _without_numbers(
+    trajectory: Trajectory, statuses: Sequence[Status], why: Status
+) -> tuple[StepScores, ...]:
+    """Return rows of nulls; steps that had been scored otherwise say why they are not."""
+    return tuple(
+        StepScores(step=step, status=why if status is Status.OK else status)
+        for step, status in zip(trajectory.steps, statuses, strict=True)
+    )
+
+
+def _check_own_ids(loaded: LoadedModel, asked: Sequence[_Asked]) -> None:
+    for _, steps in asked:
+        for step in steps:
+            for ids in (step.prompt_delta, step.action_tokens):
+                if ids is not None:
+                    check_ids(loaded, ids, step.place)
+
+
+def _check_context(loaded: LoadedModel, plan: Plan) -> None:
+    """Raise I304 for an id that a step which is not scored left in the context of one that is."""
+    if not has_ids(loaded, plan.token_ids):
+        for wanted in plan.wanted:
+            ids = wanted.step.prompt_ids
+            if ids is not None:
+                check_ids(loaded, ids, wanted.step.place)
 
 
 MAX_NOISE_FP32 = 1e-3
@@ -201,7 +306,7 @@ def measure_noise(loaded: LoadedModel, scored: Sequence[ScoredTrajectory]) -> No
             "N104",
             f"log-probs of a step differ by {worst:.2g} nats between its own pass and a shared one",
             place=Place(trajectory_id=ids),
-            hint="the model's numbers depend on what follows an action; --recheck 0 shows them",
+            hint="the model's numbers depend on what else a pass reads; --recheck 0 shows them",
         )
     return NoiseFloor(gap=gap, n_forwards=len(rows))
 

@@ -77,8 +77,9 @@ def test_counts_sums_and_shares(llama: LoadedModel, data: Path) -> None:
     assert (counts.n_trajectories, counts.n_scored_trajectories) == (3, 3)
     assert (counts.n_steps, counts.n_scored_steps) == (5, 5)
     assert counts.n_action_tokens == counts.n_scored_tokens == 3 + 2 + 3 + 4 + 2
-    assert (counts.n_forwards, counts.n_recheck_forwards) == (3, 2)
-    assert counts.n_forwarded_tokens == 11 + 13 + 5
+    assert (counts.n_forwards, counts.n_recheck_forwards) == (1, 2)
+    assert counts.n_forwarded_tokens == (10 + 12 - 5) + 4
+    assert counts.n_row_tokens == 11 + 13 + 5
     assert counts.n_raw_tokens == (7 + 11) + (7 + 13) + 5
     assert report.sampled_share == 1.0
     assert report.by_source == {"sampled": 5}
@@ -535,21 +536,38 @@ def test_a_failing_run_publishes_nothing(llama: LoadedModel, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("source", [ActionSource.RETOKENIZED, ActionSource.UNKNOWN])
-def test_ids_that_are_not_the_samplers_are_refused_on_request(
+def test_ids_that_are_not_the_samplers_are_a_finding_on_request(
     llama: LoadedModel, tmp_path: Path, source: ActionSource
 ) -> None:
     trajectory = make_trajectory(FIRST, "a", action_source=[ActionSource.SAMPLED, source])
     data = write_data(tmp_path / "d.parquet", [trajectory])
     assert score(data, llama).sampled_share == 0.5
-    problem = problem_of(data, llama, require_sampled=True)
-    assert isinstance(problem, InputError)
-    assert problem.place is not None
-    assert problem.place.step_index == 1
+    report = score(data, llama, require_sampled=True)
+    assert report.exit_code is ExitCode.FINDINGS
+    assert report.counts.n_not_sampled == 1
+    assert report.to_dict()["exceeded"] == [{"rule": "require-sampled", "limit": 0.0, "found": 1.0}]
     excluded = make_trajectory(
         FIRST, "a", action_source=[ActionSource.SAMPLED, source], exclude_reason=[None, "copied"]
     )
     data = write_data(tmp_path / "e.parquet", [excluded])
-    assert score(data, llama, require_sampled=True).counts.n_scored_steps == 1
+    report = score(data, llama, require_sampled=True)
+    assert report.counts.n_scored_steps == 1
+    assert report.exit_code is ExitCode.CLEAN
+
+
+def test_a_limit_on_the_distance_to_the_sampler(
+    llama: LoadedModel, data: Path, tmp_path: Path
+) -> None:
+    assert score(data, llama, max_delta=1e-3).exit_code is ExitCode.CLEAN
+    tight = score(data, llama, max_delta=0.0)
+    assert tight.mismatch is not None
+    (one,) = tight.exceeded
+    assert (one.rule, one.found) == ("max-delta", tight.mismatch.gap.max_abs)
+    assert tight.exit_code is ExitCode.FINDINGS
+    nothing = write_data(tmp_path / "n.parquet", [make_trajectory(FIRST, "a")])
+    unknown = score(nothing, llama, max_delta=1.0)
+    assert [one.found for one in unknown.exceeded] == [None]
+    assert unknown.exit_code is ExitCode.FINDINGS
 
 
 @pytest.mark.parametrize(("name", "hint"), [("gpro", "grpo"), ("nothing-like-it", None)])
@@ -578,10 +596,12 @@ def test_recheck_can_be_left_out(llama: LoadedModel, data: Path) -> None:
     assert many.gap.n == 14
 
 
-def test_progress_is_told_after_each_trajectory(llama: LoadedModel, data: Path) -> None:
+def test_progress_is_told_after_each_pass(llama: LoadedModel, data: Path) -> None:
     told: list[tuple[int, int]] = []
-    score(data, llama, progress=lambda done, total: told.append((done, total)))
-    assert told == [(2, 5), (4, 5), (5, 5)]
+    score(data, llama, tokens_per_batch=5, progress=lambda done, n: told.append((done, n)))
+    assert len(told) > 2
+    assert told == sorted(told)
+    assert told[-1] == (5, 5)
 
 
 def test_the_room_prints_nothing(
@@ -602,6 +622,7 @@ def test_the_report_is_json_with_the_promised_keys(llama: LoadedModel, data: Pat
         "n_forwards", "by_source", "by_status", "nll", "n_nonfinite", "n_neg_inf",
         "n_first_token", "advantage_source", "n_without_baseline", "model", "n_too_long",
         "n_recheck_forwards", "n_groups", "group_sizes", "n_recorded_advantages_ignored",
+        "n_row_tokens", "sharing",
     }  # fmt: skip
     assert promised <= set(found)
     assert {"sum", "token_mean", "sequence_mean"} <= set(found["logprob"])

@@ -5,10 +5,16 @@ from tests.builders import make_step, make_trajectory
 from tests.score_builders import chain
 from trajkit.records import Segment, SegmentKind, Trajectory
 from trajkit.scoring.model import LoadedModel
-from trajkit.scoring.steps import score_trajectory
+from trajkit.scoring.scored import ScoredTrajectory
+from trajkit.scoring.steps import score_trajectories
 from trajkit.scoring.tokens import TokenCollector, TokenPlace, group_of, sampled_ids
 
 CALLS = chain(([1, 2], [10, 11, 12]), ([3], [13, 14]))
+
+
+def score_trajectory(model: LoadedModel, trajectory: Trajectory) -> ScoredTrajectory:
+    (scored,) = score_trajectories(model, [trajectory]).scored
+    return scored
 
 
 def test_columns_speak_of_the_same_tokens(llama: LoadedModel) -> None:

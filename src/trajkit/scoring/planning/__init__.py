@@ -1,0 +1,1 @@
+"""What a model must read to score some steps, each prefix once. Knows no model, needs no torch."""
