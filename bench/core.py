@@ -82,6 +82,21 @@ def window_log(n_steps: int) -> str:
     return json.dumps({"trajectory_id": "w", "turns": turns}) + "\n"
 
 
+def grown_log(n_steps: int) -> str:
+    """Return a per-call record in which every prompt is the one before and what came of it."""
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, 150_000, 2000).tolist()
+    turns: list[dict[str, Any]] = []
+    for _ in range(n_steps):
+        action = rng.integers(0, 150_000, 300).tolist()
+        logprobs = (-rng.exponential(size=300)).tolist()
+        turns.append(
+            {"prompt_token_ids": prompt, "response_token_ids": action, "logprobs": logprobs}
+        )
+        prompt = prompt + action + rng.integers(0, 150_000, 850).tolist()
+    return json.dumps({"trajectory_id": "g", "turns": turns}) + "\n"
+
+
 def growth(folder: Path, name: str, make: Any, *options: str | Path) -> list[str]:
     """Return a row: what twice the steps cost against once."""
     costs = []
@@ -96,6 +111,23 @@ def growth(folder: Path, name: str, make: Any, *options: str | Path) -> list[str
         f"CPU {twice.cpu_s / once.cpu_s:.2f}x",
         f"memory {twice.peak_mib / once.peak_mib:.2f}x",
         f"disk {twice.n_bytes / once.n_bytes:.2f}x",
+    ]
+
+
+def grown_against_json(folder: Path) -> list[str]:
+    """Return a row: ingest of one append-only trajectory against json.loads of its line."""
+    log, out, one = folder / "grown.jsonl", folder / "grown.parquet", folder / "one.jsonl"
+    log.write_text(grown_log(100))
+    one.write_text(grown_log(1))
+    load = "import json, sys; json.loads(open(sys.argv[1], 'rb').read())"
+    floor = cost_of(sys.executable, "-c", load, log)
+    ours = cost_of(*trajkit("ingest", log, "-o", out, "--force"))
+    start = cost_of(*trajkit("ingest", one, "-o", out, "--force"))
+    mib = log.stat().st_size / 2**20
+    return [
+        f"ingest of an append-only trajectory ({mib:.0f} MiB, 100 calls)",
+        f"CPU {(ours.cpu_s - start.cpu_s) / floor.cpu_s:.2f}x json.loads of it",
+        f"memory {(ours.peak_mib - start.peak_mib) / mib:.1f}x its bytes",
     ]
 
 
@@ -191,6 +223,7 @@ def main() -> None:
             growth(folder, "messages", messages_log),
             growth(folder, "window", window_log),
             growth(folder, "rendered", messages_log, "--retokenize", "-t", TINY),
+            grown_against_json(folder),
             drift_against_encode(folder, model),
             *start_up(folder, model),
             score_against_naive(folder, model),

@@ -3,12 +3,17 @@ import json
 import math
 import re
 import unicodedata
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trajkit.errors import ERROR_CODES, InputError, TrajkitError
+from trajkit.errors import ERROR_CODES, InputError, Place, TrajkitError
+from trajkit.formats.fields import Fields
+from trajkit.safe import ids
+from trajkit.safe import json as reader
+from trajkit.safe.faults import brackets
 from trajkit.safe.json import BadRecord, Record, dumps, read_records
 from trajkit.safe.text import shorten, visible
 
@@ -32,6 +37,86 @@ pieces = [
     *(b'"a"', b"1e400", b"NaN", b"tru", b"\\ud800", b"\xff", b"\xe6\x97", b"\xef\xbb\xbf"),
 ]
 shreds = st.lists(st.sampled_from(pieces) | st.binary(max_size=3), max_size=12).map(b"".join)
+
+# Records of arrays under the keys that are taken, plain and odd, and what may stand around them.
+plain_ids = st.lists(st.integers(0, 2**20 - 1).map(str), min_size=1, max_size=12)
+odd_items = st.sampled_from(
+    [
+        *("", " ", "01", "-1", "-0", "1.0", "1e2", "1 2", "null", "true", '"1"', "[1]", "{}", "+1"),
+        *(str(2**20), str(2**31), str(2**64), "9" * 30, "9" * 5000, "1e400", "NaN", "-Infinity"),
+    ]
+)
+log_probs = st.floats(-100, 1e-6).map(repr) | st.floats(allow_nan=False).map(json.dumps)
+commas = st.sampled_from([",", ", ", " ,", ",\t ", ",\r"])
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> str:
+    """Draw the inside of an array: ids that go on from a common beginning, or log-probs."""
+    items = draw(plain_ids | st.lists(log_probs, max_size=12))
+    if draw(st.booleans()):
+        items = ["5", "151643", "0", "77", *items]
+    for odd in draw(st.lists(odd_items, max_size=1)):
+        items.insert(draw(st.integers(0, len(items))), odd)
+    pad = draw(st.sampled_from(["", " ", "\t"]))
+    return pad + draw(commas).join(items) + pad
+
+
+heads = st.sampled_from(['"token_ids":', '"prompt_ids" : ', '"logprobs":']) | st.sampled_from(
+    [
+        *('"a":1,"x_ids":', '"x\\"token_ids":', '"x"token_ids":', '"\\u0070_ids":', "_ids:", ""),
+        *('"a":"\\"_ids\\":[1]","logprobs":', '"a":["\\ud800"],"_ids":', '"a":NaN,"x_ids":'),
+        *('"a":"-Infinity","_ids":', '"messages":[{"token_ids":[1,2,3]}],"_ids":', '"é_ids":'),
+    ]
+)
+arrays = st.builds("{}[{}]".format, heads, contents())
+around = st.sampled_from(["{%s}", '{"turns":[{%s},{"n":1}]}']) | st.sampled_from(
+    [
+        *("[{%s}]", '{"turns":[{%s}]', "{%s", "[%s]", "%s", '{"s":"%s"}', '{"\xe9":{%s}}'),
+        *("[" * n + "{%s}" + "]" * n for n in (61, 62, 63)),
+    ]
+)
+array_records = st.builds(
+    lambda form, parts, join: (form % join.join(parts)).encode(),
+    around,
+    st.lists(arrays, min_size=1, max_size=4),
+    st.sampled_from(["},{", ","]),
+)
+
+
+def told(data: bytes) -> list[tuple[object, ...]] | str:
+    """Return all that is to be seen of the records of some bytes."""
+    try:
+        found = read(data)
+    except TrajkitError as error:
+        return str(error)
+    return [
+        (
+            *(type(each), each.raw, each.line, each.byte_offset, each.index),
+            repr(each.value)
+            if isinstance(each, Record)
+            else (each.error.code, each.error.message, each.error.place, each.error.excerpt),
+        )
+        for each in found
+    ]
+
+
+def taken_from(value: object) -> list[object]:
+    """Return what ids and log-probs the objects of a value give, or why they give none."""
+    found: list[object] = []
+    objects = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
+    for each in [one for one in objects if isinstance(one, dict)]:
+        fields = Fields(each, Place(file="x"))
+        for take in (fields.take_ids, fields.take_logprobs):
+            for key in each:
+                try:
+                    array = take(key)
+                except InputError as error:
+                    found.append((error.code, error.message, error.place, error.excerpt))
+                else:
+                    found.append(None if array is None else (array.dtype.str, array.tobytes()))
+        found.append(repr(fields.rest()))
+    return found
 
 
 class Dripping(io.RawIOBase):
@@ -176,3 +261,42 @@ def test_a_float_is_written_only_if_it_is_finite(number):
     else:
         with pytest.raises(InputError, match="finite"):
             dumps([number])
+
+
+@given(array_records)
+@example(b'{"_ids":[1],"_ids":[1]}')
+@example(b'[{"x_ids":[1,2]},{"x_ids":[1,234]}]')
+@example(b'{"s":"a_ids\\":[1,2]","b_ids\\\\":[1,2],"_ids":[1]}')
+@example(b'[{"x_ids":[1,2]},{"x_ids":[1,2,3]},{"x_ids":[1,2,34]},{"x_ids":[1,2,]}]')
+@example(b'{"token_ids":[1,2],"logprobs":[-0.5,0,-0.0,1e-300,5e-324]}')
+@example(b'{"_ids":[1,2' + b"3" * 40 + b"]}")
+def test_taking_arrays_out_changes_nothing(raw):
+    with mock.patch.object(ids, "_MIN_BYTES", 1):
+        fast = told(raw), told(b'{"a": 0}\n' + raw + b'\n{"b": 0}')
+        fast_taken = [taken_from(each.value) for each in read(raw) if isinstance(each, Record)]
+    with mock.patch.object(reader, "take_arrays", return_value=None):
+        assert fast == (told(raw), told(b'{"a": 0}\n' + raw + b'\n{"b": 0}'))
+        plain = [taken_from(each.value) for each in read(raw) if isinstance(each, Record)]
+        assert repr(fast_taken) == repr(plain)
+
+
+@given(json_objects, st.data())
+def test_taking_arrays_out_of_any_object_changes_nothing(value, data):
+    inner = data.draw(st.lists(st.integers(0, 2**21), max_size=9))
+    key = data.draw(st.sampled_from(["token_ids", "prompt_ids", "logprobs"]))
+    raw = bytearray(json.dumps(value | {key: inner, "n": {"_ids": inner, "a": value}}).encode())
+    if data.draw(st.booleans()):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with mock.patch.object(ids, "_MIN_BYTES", 1):
+        fast = told(bytes(raw))
+    with mock.patch.object(reader, "take_arrays", return_value=None):
+        assert fast == told(bytes(raw))
+
+
+@given(json_values)
+def test_brackets_are_those_outside_strings(value):
+    raw = json.dumps(value).encode()
+    bare = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", raw)
+    squared = bare.replace(b"{", b"[").replace(b"}", b"]")
+    assert brackets(raw) == re.sub(rb"[^\[\]]", b"", squared)
+    assert brackets(raw + b'"') is None

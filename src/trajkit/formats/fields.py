@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trajkit.errors import InputError, Place
 from trajkit.formats.raw import Sampling
 from trajkit.records import Floats, Ids, ids_array
 from trajkit.safe.faults import QUARANTINE_HINT
+from trajkit.safe.ids import array_of
 from trajkit.safe.json import dumps
 
 MAX_INT = 2**31 - 1
@@ -133,6 +135,9 @@ class Fields:
             return None
         if not isinstance(values, list):
             raise self.wrong(name, "a list", values)
+        known = array_of(values, np.int32)
+        if known is not None:
+            return known
         if set(map(type, values)) <= {int} and (
             not values or (_is_id(min(values)) and _is_id(max(values)))
         ):
@@ -151,12 +156,17 @@ class Fields:
             return None
         if not isinstance(values, list):
             raise self.wrong(name, "a list", values)
+        array = array_of(values, np.float64)
+        if (
+            array is not None
+            and _is_logprob(float(array.min()))
+            and _is_logprob(float(array.max()))
+        ):
+            return _narrow(array)
         if set(map(type, values)) <= {float, int, type(None)}:
             known = [value for value in values if value is not None]
             if not known or (_is_logprob(min(known)) and _is_logprob(max(known))):
-                narrow = np.array(values, dtype=np.float64).astype(np.float32)
-                narrow.setflags(write=False)
-                return narrow
+                return _narrow(np.array(values, dtype=np.float64))
         position = next(i for i, v in enumerate(values) if v is not None and not _is_logprob(v))
         raise self._bad_logprob(f"{name}[{position}]", values[position])
 
@@ -182,7 +192,7 @@ class Fields:
 
     def _typed(self, names: tuple[str, ...], kind: type, expected: str) -> Any:
         name, value = self._pop(names)
-        if value is not None and type(value) is not kind:
+        if value is not None and not isinstance(value, kind):
             raise self.wrong(name, expected, value)
         return value
 
@@ -210,6 +220,12 @@ class Fields:
 
 def _is_id(value: object) -> bool:
     return type(value) is int and 0 <= value <= MAX_INT
+
+
+def _narrow(values: NDArray[np.float64]) -> Floats:
+    narrow = values.astype(np.float32)
+    narrow.setflags(write=False)
+    return narrow
 
 
 def _is_logprob(value: object) -> bool:
@@ -240,6 +256,8 @@ def take_whole(fields: Fields) -> dict[str, Any]:
 
 def kind_of(value: object) -> str:
     """Return what a JSON value is called in a sentence."""
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+    if isinstance(value, list):
+        return "a list"
+    names = {dict: "an object", str: "a string", bool: "a boolean"}
     names |= {int: "an integer", float: "a float", type(None): "null"}
     return names.get(type(value), type(value).__name__)

@@ -27,7 +27,7 @@ _PAIRED = re.compile(
 _OPENERS = b"[{"
 _CLOSERS = b"]}"
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
-_NOT_BRACKETS = bytes(set(range(256)) - set(_OPENERS + _CLOSERS))
+_NEITHER = bytes(set(range(256)) - set(_OPENERS + _CLOSERS + b'"'))
 _SYNTAX = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)
 
 
@@ -56,21 +56,19 @@ def brackets(raw: bytes) -> bytes | None:
     """Return the brackets of `raw` outside strings, all square; None if it ends inside a string."""
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    pieces = raw.split(b'"')
-    if len(pieces) % 2 == 0:
-        return None
-    return b"".join(pieces[::2]).translate(_TO_SQUARE, _NOT_BRACKETS)
+    pieces = raw.translate(_TO_SQUARE, _NEITHER).split(b'"')
+    return b"".join(pieces[::2]) if len(pieces) % 2 else None
 
 
-def is_shallow(raw: bytes) -> bool:
-    """Return whether nesting is surely within `MAX_DEPTH`; False also where brackets do not match.
+def is_shallow(raw: bytes, limit: int = MAX_DEPTH) -> bool:
+    """Return whether nesting is surely within a limit; False also where brackets do not match.
 
     No recursion and no loop over bytes: each pass removes the innermost level.
     """
-    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+    if raw.count(b"[") + raw.count(b"{") <= limit:
         return True
     left = brackets(raw)
-    for _ in range(MAX_DEPTH):
+    for _ in range(limit):
         if not left:
             break
         left = left.replace(b"[]", b"")

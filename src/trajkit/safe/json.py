@@ -8,15 +8,17 @@ fast path judges a record with loops in C; only one that fails is walked token b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, BinaryIO
 
 from trajkit.errors import InputError, Place, TrajkitError
 from trajkit.safe.faults import (
+    MAX_DEPTH,
     QUARANTINE_HINT,
     Fault,
     brackets,
@@ -25,11 +27,13 @@ from trajkit.safe.faults import (
     is_shallow,
 )
 from trajkit.safe.feed import SPACE, Feed, Window
+from trajkit.safe.ids import MARK, NumberList, take_arrays
 
 MAX_RECORD_BYTES = 256 * 2**20
 
 _EXCERPT_SIDE = 40
 _ANY = bytes(range(256))
+_MARK = MARK.decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +92,12 @@ def read_records(
         RefusedError: R101, a record is too long; it was read only up to the limit.
     """
     feed = Feed(stream, file, max_record_bytes)
-    match _find_layout(feed):
+    layout, peeked = _find_layout(feed)
+    if layout is not _Layout.LINES:
+        feed.put_back(b"".join(peeked))
+    match layout:
         case _Layout.LINES:
-            yield from _read_lines(feed)
+            yield from _read_lines(feed, peeked)
         case _Layout.ARRAY:
             yield from _read_array(feed)
         case _Layout.VALUES:
@@ -123,8 +130,8 @@ class _Layout(Enum):
     VALUES = "values that span lines"
 
 
-def _find_layout(feed: Feed) -> _Layout:
-    """Return how the records stand, judged by the first two lines that are not blank."""
+def _find_layout(feed: Feed) -> tuple[_Layout, list[bytes]]:
+    """Return how the records stand by the first two lines that are not blank, and what was read."""
     first = feed.read_line(cut=b"[")
     while first and not first.strip(SPACE):
         feed.advance(first)
@@ -139,11 +146,10 @@ def _find_layout(feed: Feed) -> _Layout:
             peeked.append(feed.read_line(cut=_ANY))
             second = peeked[-1].strip(SPACE)
             room -= len(peeked[-1])
-    feed.put_back(b"".join(peeked))
     if is_array:
         goes_on = second[:1] not in (b"", b",", b"]")
-        return _Layout.LINES if is_whole_array and goes_on else _Layout.ARRAY
-    return _Layout.VALUES if second and not _is_container(second) else _Layout.LINES
+        return _Layout.LINES if is_whole_array and goes_on else _Layout.ARRAY, peeked
+    return _Layout.VALUES if second and not _is_container(second) else _Layout.LINES, peeked
 
 
 def _is_open(line: bytes) -> bool:
@@ -160,18 +166,26 @@ def _is_container(line: bytes) -> bool:
         return False
 
 
-def _read_lines(feed: Feed) -> Iterator[Record | BadRecord]:
+def _read_lines(feed: Feed, peeked: list[bytes]) -> Iterator[Record | BadRecord]:
     index = 0
-    while line := feed.read_line():
-        raw = line
-        if raw.endswith(b"\n"):
-            raw = raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
+    for line in _lines(feed, peeked):
+        n_end = 0 if not line.endswith(b"\n") else 2 if line.endswith(b"\r\n") else 1
+        raw, end = line[: len(line) - n_end], line[len(line) - n_end :]
+        del line  # a record may be large: one copy is enough
         if len(raw) > feed.limit:
             feed.refuse()
         if raw.strip(SPACE):
-            yield _judge(raw, feed, index, is_last=raw is line)
+            yield _judge(raw, feed, index, is_last=not end)
             index += 1
-        feed.advance(line)
+        feed.offset += len(raw)
+        feed.advance(end)
+
+
+def _lines(feed: Feed, peeked: list[bytes]) -> Iterator[bytes]:
+    """Yield the lines that were read ahead, then the others; hold none of them."""
+    while peeked:
+        yield peeked.pop(0)
+    yield from iter(feed.read_line, b"")
 
 
 def _read_values(feed: Feed) -> Iterator[Record | BadRecord]:
@@ -263,13 +277,43 @@ def _reject(raw: bytes, feed: Feed, index: int, fault: Fault) -> BadRecord:
 
 
 def _decode(raw: bytes) -> object:
-    """Return the value of a record; ValueError or RecursionError if anything is wrong with it."""
+    """Return the value of a record; ValueError or RecursionError if anything is wrong with it.
+
+    Long arrays of ids and log-probs are read apart: the same value, in less time and memory.
+    """
+    parts = take_arrays(raw)
+    if parts is not None:
+        with contextlib.suppress(ValueError, RecursionError):
+            return _decode_around(*parts)
+    return _decode_whole(raw)
+
+
+def _decode_whole(raw: bytes) -> object:
+    text = _sound_text(raw, MAX_DEPTH)
+    return _STRICT.decode(text)
+
+
+def _decode_around(short: bytes, arrays: list[NumberList]) -> object:
+    """Return the value of a record whose arrays were taken out, with the arrays in their places."""
+    text = _sound_text(short, MAX_DEPTH - 1)  # an array is a level
+    ahead = iter(arrays)
+
+    def put_back(constant: str) -> NumberList:
+        if constant != _MARK:
+            raise ValueError(constant)
+        return next(ahead)
+
+    return _strict_decoder(put_back).decode(text)
+
+
+def _sound_text(raw: bytes, max_depth: int) -> str:
+    """Return the text of a record; ValueError if nesting or a character forbids to decode it."""
     text = raw.decode("utf-8")
-    if not is_shallow(raw):
+    if not is_shallow(raw, max_depth):
         raise ValueError("perhaps too deep")
     if find_lone_surrogate(text) is not None:
         raise ValueError("half a character")
-    return _STRICT.decode(text)
+    return text
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -290,6 +334,10 @@ def _no_constant(text: str) -> float:
     raise ValueError(text)
 
 
-_STRICT = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant
-)
+def _strict_decoder(parse_constant: Callable[[str], object]) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=_unique, parse_float=_finite, parse_constant=parse_constant
+    )
+
+
+_STRICT = _strict_decoder(_no_constant)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from trajkit.errors import InputError, Place
-from trajkit.formats.fields import Fields, take_sampling
+from trajkit.formats.fields import Fields, kind_of, take_sampling
+from trajkit.safe.ids import NumberList, array_of
+from trajkit.safe.json import Record, read_records
 
 
 def fields(**value: object) -> Fields:
@@ -22,6 +26,13 @@ def refused(take, **value: object) -> Any:
     assert (caught.value.place.file, caught.value.place.line) == ("log.jsonl", 3)
     assert caught.value.hint
     return caught.value
+
+
+def as_read(**value: object) -> Fields:
+    """Return the fields of a record that was read from bytes, long arrays as arrays."""
+    (record,) = read_records(io.BytesIO(json.dumps(value).encode()), "log.jsonl")
+    assert isinstance(record, Record)
+    return Fields(record.value, record.place)
 
 
 def test_ids_become_int32_exactly():
@@ -189,3 +200,56 @@ def test_nobody_took_what_is_left():
     f = fields(a=1, b=[2], c=None)
     assert f.take_number("a") == 1.0
     assert f.rest() == {"b": [2], "c": None}
+
+
+LONG = list(range(1000, 3000))
+
+
+def test_ids_read_as_an_array_are_taken_as_they_are():
+    f = as_read(ids=1, token_ids=LONG)
+    known = array_of(f.rest()["token_ids"], np.int32)
+    assert known is not None
+    ids = f.take_ids("prompt_ids", "token_ids")
+    assert ids is known
+    assert ids.tolist() == LONG
+    assert not ids.flags.writeable
+    assert f.rest() == {"ids": 1}
+
+
+def test_logprobs_read_as_an_array_become_float32():
+    values = [-1 / (i + 1) for i in LONG] + [0, 1e-7]
+    f = as_read(token_ids=LONG, logprobs=values)
+    assert array_of(f.rest()["logprobs"], np.float64) is not None
+    logprobs = f.take_logprobs("logprobs")
+    assert logprobs is not None
+    assert logprobs.tobytes() == np.array(values, dtype=np.float64).astype(np.float32).tobytes()
+    assert not logprobs.flags.writeable
+
+
+@pytest.mark.parametrize("wrong", [0.5, 2e-6, -3.5e38])
+def test_an_array_of_logprobs_is_held_against_the_same_bounds(wrong):
+    values = [-0.25] * 1000 + [wrong] + [-0.25] * 1000
+    with pytest.raises(InputError) as caught:
+        as_read(token_ids=LONG, logprobs=values).take_logprobs("logprobs")
+    assert caught.value.code == "I306"
+    assert caught.value.place is not None
+    assert caught.value.place.path == "$.logprobs[1000]"
+
+
+def test_arrays_taken_as_what_they_are_not_are_judged_as_lists():
+    f = as_read(token_ids=[0] * 2000, logprobs=[-0.5] * 1000)
+    with pytest.raises(InputError, match="I301"):
+        f.take_ids("logprobs")
+    zeros = f.take_logprobs("token_ids")
+    assert zeros is not None
+    assert zeros.tolist() == [0.0] * 2000
+
+
+def test_a_list_with_an_array_is_a_list():
+    f = as_read(token_ids=LONG, more={"token_ids": LONG})
+    assert isinstance(f.rest()["token_ids"], NumberList)
+    assert kind_of(f.rest()["token_ids"]) == "a list"
+    assert f.take_json("more") == json.dumps({"token_ids": LONG}, separators=(",", ":"))
+    assert f.take_list("token_ids") == LONG
+    with pytest.raises(InputError, match="found a list"):
+        as_read(token_ids=LONG).take_text("token_ids")
