@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trajkit.sequence import TokenSequence, build_sequences
     from trajkit.store.read import open_dataset, read_trajectories
     from trajkit.tokenizer import Tokenizer, load_tokenizer
+    from trajkit.view.html.whole import mask_page
     from trajkit.view.terminal import mask_view
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ __all__ = [
     "ingest",
     "load_tokenizer",
     "mask_check",
+    "mask_page",
     "mask_view",
     "open_dataset",
     "read_trajectories",
@@ -71,6 +73,7 @@ _HOMES = {
     "ingest": "trajkit.ingestion.run",
     "load_tokenizer": "trajkit.tokenizer",
     "mask_check": "trajkit.masks.check",
+    "mask_page": "trajkit.view.html.whole",
     "mask_view": "trajkit.view.terminal",
     "open_dataset": "trajkit.store.read",
     "read_trajectories": "trajkit.store.read",

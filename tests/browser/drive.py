@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.browser.chromium import browser
 from tests.builders import make_trajectory
 from tests.view_builders import TOKENIZER, agent_trajectory, encoded, message_trajectory, unshown
 from trajkit.records import ids_array
+from trajkit.store.findings import StepFinding
+from trajkit.view.drift import with_drift
 from trajkit.view.html.page import page_of
 from trajkit.view.html.payload import payload_of
 from trajkit.view.model import Line, rows, view_of
+from trajkit.view.redact import Redaction, redacted
 
 GROUP = ("tokyo-0", "tokyo-1", "tokyo-2")
 
@@ -173,6 +178,64 @@ def test_a_long_trajectory_draws_only_what_is_near(page, file):
     assert page.run("document.querySelectorAll('.c').length") < 4000
     page.run("window.dispatchEvent(new Event('beforeprint'))")
     assert page.run("document.querySelectorAll('.rule').length") == 40
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """Return a page with a drift mark in its second step, and a word that is not to be shown."""
+    trajectory = sampled("tokyo-0", "Tokyo 3", 0.0)
+    sequence = view_of(trajectory).sequences[0]
+    start = sequence.steps[1].action_start
+    finding = StepFinding(
+        step_index=1,
+        route="ids",
+        kind="ids-only",
+        cause="UNEXPLAINED",
+        token_start=start,
+        n_tokens=1,
+        recorded_ids=(int(sequence.token_ids[start]),),
+        retokenized_ids=(298,),
+        retokenized_text="search",
+    )
+    view = with_drift(view_of(trajectory), [finding])
+    hidden = redacted(view, TOKENIZER, Redaction(patterns=(re.compile("think"),)))
+    page = page_of(payload_of([(hidden, rows(hidden, TOKENIZER))], TOKENIZER))
+    file = tmp_path_factory.mktemp("marked") / "view.html"
+    file.write_text(page, encoding="ascii")
+    return file, start
+
+
+def test_drift_is_underlined_found_by_its_key_and_told(opened, marked):
+    file, start = marked
+    opened.faults.clear()
+    opened.size(1280, 800)
+    opened.open(file)
+    assert opened.run("document.querySelectorAll('.c.drift').length") == 1
+    look = "getComputedStyle(document.querySelector('.c.drift')).textDecorationStyle"
+    assert opened.run(look) == "wavy"
+    opened.press("d")
+    told = opened.run("document.querySelector('.inspect').textContent")
+    assert "ids-only \u00b7 UNEXPLAINED \u00b7 other text search, other ids 298" in told
+    assert opened.run("location.hash") == f"#/tokyo-0/1/{start}"
+    assert opened.faults == []
+
+
+def test_what_is_not_shown_cannot_be_found(opened, marked):
+    file, _ = marked
+    opened.faults.clear()
+    opened.open(file)
+    assert "think" not in opened.run("document.querySelector('.scroll').textContent")
+    opened.press("/")
+    opened.run(
+        "{ const q = document.querySelector('input'); q.value = 'think';"
+        " q.dispatchEvent(new Event('input')); }"
+    )
+    assert opened.run("document.querySelector('.found').textContent") == "nothing"
+    opened.run("document.querySelector('.row.action .c:nth-child(2)').click()")
+    told = opened.run("document.querySelector('.inspect').textContent")
+    assert "idnot shown" in told
+    assert "bytesnot shown" in told
+    assert opened.faults == []
 
 
 def test_themes_help_and_borders_answer_their_keys(page):

@@ -286,6 +286,98 @@ def test_spans_are_a_table(folder):
     assert table[-1] == ["0", "action", "(trained)", "stop", "80", "81", "1", "⟪<|im_end|>⟫"]
 
 
+@pytest.fixture(scope="module")
+def drifted(tmp_path_factory):
+    """Return a dataset with a sampled spelling no tokenizer gives, and the findings of it."""
+    folder = tmp_path_factory.mktemp("drifted")
+    with DatasetWriter(folder / "data.parquet") as writer:
+        writer.write(make_trajectory([([5], encoded("Tokyo", control=False))]))
+        writer.write(make_trajectory([([5], [6])], "u"))
+    command = [sys.executable, "-m", "trajkit", "drift-check", folder / "data.parquet", "-q"]
+    found = folder / "findings.parquet"
+    assert subprocess.run([*command, "-t", TINY, "-o", found], check=False).returncode == 1
+    return folder
+
+
+def test_findings_stand_under_their_tokens_and_in_a_page(drifted):
+    words = [drifted / "data.parquet", "-t", TINY, "--findings", drifted / "findings.parquet"]
+    lines = mask_view(*words).stdout.decode().splitlines()
+    at = lines.index("▌       1 Tokyo")
+    assert lines[at + 1] == "▌   drift ^^^^^"
+    assert lines[at + 2].strip().startswith("drift ids-only · ")
+    assert lines[at + 2].endswith(" · other text Tokyo")
+    assert any(line.startswith("drift: 1 finding · ^ other ids here") for line in lines[:at])
+    page = read_page(mask_view(*words, "--format", "html").stdout.decode("ascii"))
+    ((start, end, is_added, told, ids),) = page.trajectories[0]["marks"][0]
+    assert (start, end, is_added, ids) == (1, 6, 0, encoded("Tokyo"))
+    assert told[0] == "ids-only"
+    hidden = mask_view(*words, "--redact", "Tok").stdout.decode()
+    assert "other text ▒" in hidden
+    assert "Tok" not in hidden
+
+
+def test_findings_of_other_data_are_refused(drifted, scored):
+    found = drifted / "findings.parquet"
+    done = mask_view(scored / "data.parquet", "-t", TINY, "--findings", found)
+    assert done.returncode == 2
+    assert b"findings of other data" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "html", "svg", "json"])
+def test_what_is_redacted_is_in_no_form(folder, form):
+    words = [folder / "agent.parquet", "-t", TINY, "--limit", "2", "--format", form]
+    secrets = ("Tokyo", "agree", "people")
+    given = [word for secret in secrets for word in ("--redact", secret)]
+    shown = mask_view(*words, *given).stdout.decode()
+    if form == "html":
+        page = read_page(shown)
+        shown = str([page.title, page.shared, page.trajectories])
+    assert shown
+    for secret in secrets:
+        assert secret not in shown
+    assert "▒" in shown or form in ("svg", "json")
+
+
+def test_without_text_there_are_kinds_counts_and_numbers(scored):
+    words = [scored / "data.parquet", "-t", TINY, "--no-text"]
+    lines = mask_view(*words, "--overlay", "logprob").stdout.decode().splitlines()
+    at = lines.index("▌       1 ▒▒")
+    assert lines[at + 1] == "▌         █▂"
+    assert lines[at + 2].strip() == "text, 2 tokens"
+    (shown,) = json.loads(mask_view(*words, "--format", "json").stdout)["trajectories"]
+    assert shown["tokens"]["id"] == [None] * 3
+    assert shown["tokens"]["kind"] == ["context", "text", "text"]
+
+
+def test_another_tokenizer_is_drawn_under_each_line(folder, tmp_path):
+    other = save(metaspace(prefix=True), tmp_path / "other")
+    words = [folder / "agent.parquet", "-t", TINY, "--against-tokenizer", other]
+    done = mask_view(*words, "--step", "3")
+    assert done.returncode == 0
+    assert "against other: " in done.stdout.decode()
+    assert "borders in common" in done.stdout.decode()
+
+
+def test_a_picture_is_written_and_needs_a_file(folder, tmp_path):
+    out = tmp_path / "view.png"
+    words = [folder / "agent.parquet", "-t", TINY, "--format", "png", "--step", "3"]
+    done = mask_view(*words, "-o", out)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert b"error[U101]" in mask_view(*words, "-o", out).stderr
+    assert b"error[U102]" in mask_view(*words, "-o", folder / "agent.parquet", "--force").stderr
+    assert b"needs a file" in mask_view(*words).stderr
+
+
+def test_long_context_is_folded_when_asked_for_and_never_in_a_pipe(folder):
+    words = [folder / "agent.parquet", "-t", TINY, "-q"]
+    assert b"folded" not in mask_view(*words).stdout
+    folded = mask_view(*words, "--fold", "2").stdout.decode()
+    assert "lines, " in folded
+    assert " tokens folded ──" in folded
+    assert mask_view(*words, "--fold", "2", "--unfold").stdout == mask_view(*words).stdout
+
+
 def test_what_cannot_be_shown_exits_with_its_code(folder, tmp_path):
     data = folder / "agent.parquet"
     other = save(metaspace(prefix=True), tmp_path / "other")
@@ -301,6 +393,14 @@ def test_what_cannot_be_shown_exits_with_its_code(folder, tmp_path):
         ([data, "--overlay", "entropy"], b"U103", 2),
         ([data, "--format", "html", "--spans"], b"U103", 2),
         ([data, "--scores", data], b"S101", 3),
+        ([data, "--findings", data], b"S101", 3),
+        ([data, "--redact", "("], b"U103", 2),
+        ([data, "--redact", "x*"], b"U103", 2),
+        ([data, "--redact", "x"], b"U103", 2),
+        ([data, "--against-tokenizer", TINY], b"U103", 2),
+        ([data, "-t", TINY, "--against-tokenizer", TINY, "--no-text"], b"U103", 2),
+        ([data, "-t", TINY, "--against-tokenizer", data], b"T101", 3),
+        ([data, "--format", "svg", "--fold", "9"], b"U103", 2),
         ([data, "--format", "json", "--grep", "x"], b"U103", 2),
     ]:
         done = mask_view(*words)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,51 +21,21 @@ from trajkit.cli.options import (
     TokenizerPath,
     step_filter,
 )
+from trajkit.cli.pager import PagedPrinter
 from trajkit.errors import Place, UsageProblem
 
 if TYPE_CHECKING:
     from trajkit.records import Trajectory
     from trajkit.store.read import Dataset
-    from trajkit.store.scores import Scores
     from trajkit.tokenizer import Tokenizer
     from trajkit.view.lanes import Lane
-    from trajkit.view.model import Row, View
+    from trajkit.view.redact import Redaction
     from trajkit.view.select import Selection
 
 _PAGE_LIMIT = 32
 """Trajectories of a page, unless --limit or --trajectory asks for others."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Under:
-    """What the text form shows beside the text: a lane, ids, or a table instead of it."""
-
-    lane: Lane | None
-    ids: bool
-    spans: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What was asked for: trajectories in order, and which of their rows."""
-
-    trajectories: Iterator[Trajectory]
-    tokenizer: Tokenizer | None
-    wanted: Callable[[int], bool]
-    selection: Selection
-    scores: Scores | None
-    under: _Under
-
-    def views(self) -> Iterator[tuple[View, Iterator[Row]]]:
-        """Yield the view of each trajectory with the rows that are wanted."""
-        from trajkit.view.model import rows, view_of
-        from trajkit.view.select import selected
-
-        for trajectory in self.trajectories:
-            scores = {} if self.scores is None else self.scores.of(trajectory)
-            view = view_of(trajectory, scores)
-            found = rows(view, self.tokenizer, self.wanted)
-            yield view, selected(view, found, self.tokenizer, self.selection)
+_FOLD = 20
+"""Lines of long context that a terminal shows, unless --fold or --unfold asks for others."""
 
 
 def mask_view(
@@ -98,10 +67,33 @@ def mask_view(
             "--overlay", metavar="LANE", help="Draw numbers under actions: logprob, entropy, ..."
         ),
     ] = None,
+    findings: Annotated[
+        Path | None,
+        typer.Option(
+            "--findings", metavar="FINDINGS", help="What trajkit drift-check -o wrote of DATA."
+        ),
+    ] = None,
+    against_tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--against-tokenizer",
+            metavar="PATH",
+            help="Draw, under each line, how this tokenizer cuts the same text.",
+        ),
+    ] = None,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--redact", metavar="REGEX", help="Show nothing that this matches; repeatable."
+        ),
+    ] = None,
+    no_text: Annotated[
+        bool, typer.Option("--no-text", help="Show kinds, counts and numbers; no text, no ids.")
+    ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Print ids under each line.")] = False,
     spans: Annotated[bool, typer.Option("--spans", help="Print a table of spans instead.")] = False,
     output_format: Annotated[
-        Literal["text", "html", "svg", "json"], typer.Option("--format")
+        Literal["text", "html", "svg", "png", "json"], typer.Option("--format")
     ] = "text",
     out: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the view here.")
@@ -109,6 +101,16 @@ def mask_view(
     width: Annotated[int | None, typer.Option("--width", min=40, help="Cells a line may take.")] = (
         None
     ),
+    fold: Annotated[
+        int | None,
+        typer.Option(
+            "--fold", min=2, metavar="N", help="Keep N lines of long context; 20 on a terminal."
+        ),
+    ] = None,
+    unfold: Annotated[bool, typer.Option("--unfold", help="Fold nothing.")] = False,
+    no_pager: Annotated[
+        bool, typer.Option("--no-pager", help="Never start $PAGER for a long view.")
+    ] = False,
     force: Force = False,
     quiet: Quiet = False,
     color: Colour = "auto",
@@ -121,40 +123,109 @@ def mask_view(
       trajkit mask-view steps.parquet -t ./tokenizer --step 1
       trajkit mask-view steps.parquet -t ./tokenizer --format html -o view.html
     """
+    from trajkit.cli.view_faces import FACES, Shown, Under, publish_png
+    from trajkit.store.findings import open_findings
     from trajkit.store.read import open_dataset
     from trajkit.store.scores import open_scores
-    from trajkit.tokenizer import load_tokenizer, require_same_tokenizer
+    from trajkit.view.redact import redaction_of
 
     selection = _selection(tokens, only or (), grep, output_format)
-    under = _Under(_lane(overlay, has_scores=scores is not None), ids, spans)
-    if output_format != "text" and (overlay or ids or spans):
-        raise UsageProblem("U103", "--overlay, --ids and --spans are for the text form")
-    if output_format == "html" and out is None and sys.stdout.isatty():
-        raise UsageProblem("U103", "--format html needs a file", hint="give one with -o view.html")
+    lane = _lane(overlay, has_scores=scores is not None)
+    redaction = redaction_of(redact or (), hides_text=no_text)
+    text_only = {
+        "--overlay": overlay,
+        "--ids": ids,
+        "--spans": spans,
+        "--against-tokenizer": against_tokenizer,
+        "--fold": fold,
+    }
+    _check_form(output_format, out, [name for name, given in text_only.items() if given])
     dataset = open_dataset(data)
-    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    if loaded is not None:
-        require_same_tokenizer(
-            loaded,
-            fingerprint=dataset.tokenizer_fingerprint,
-            name=dataset.metadata.get("tokenizer_name"),
-            file=str(data),
-        )
+    loaded = _tokenizer(tokenizer, dataset)
+    on_screen = output_format == "text" and out is None and sys.stdout.isatty()
+    if fold is None and on_screen and selection.is_everything:
+        fold = _FOLD
     names = frozenset(trajectory or ())
     wanted = step_filter(step) or (lambda _: True)
     default = _PAGE_LIMIT if output_format == "html" else 1
     most = limit if limit is not None or names else default
-    numbers = None if scores is None else open_scores(scores, dataset)
-    chosen = _chosen(dataset, names, most, wanted)
-    shown = _Shown(chosen, loaded, wanted, selection, numbers, under)
-    with Printer(
-        colour=color, quiet=quiet, out=out, overwrite=force, source=data, width=width
+    shown = Shown(
+        trajectories=_chosen(dataset, names, most, wanted),
+        tokenizer=loaded,
+        wanted=wanted,
+        selection=selection,
+        scores=None if scores is None else open_scores(scores, dataset),
+        findings=None if findings is None else open_findings(findings, dataset),
+        redaction=redaction,
+        under=Under(
+            lane=lane,
+            ids=ids,
+            spans=spans,
+            against=_other(against_tokenizer, loaded, redaction),
+            n_kept=None if unfold else fold,
+        ),
+    )
+    is_picture = output_format == "png"
+    printer_of = PagedPrinter if on_screen and not no_pager else Printer
+    with printer_of(
+        colour=color,
+        quiet=quiet,
+        out=None if is_picture else out,
+        overwrite=force,
+        source=data,
+        width=width,
     ) as printer:
-        n_steps = _FACES[output_format](printer, shown)
-        is_cut = limit is None and not names and n_steps < dataset.n_steps
-        if is_cut and output_format != "json":
-            first = f"the first {most} trajectories" if default > 1 else "the first trajectory"
-            printer.note(f"hint: {first} only; --trajectory ID or --limit N shows others")
+        if is_picture and out is not None:
+            n_steps = publish_png(printer, shown, out, source=data, overwrite=force)
+        else:
+            n_steps = FACES[output_format](printer, shown)
+    is_cut = limit is None and not names and n_steps < dataset.n_steps
+    if is_cut and output_format != "json":
+        first = f"the first {most} trajectories" if default > 1 else "the first trajectory"
+        printer.note(f"hint: {first} only; --trajectory ID or --limit N shows others")
+
+
+def _check_form(output_format: str, out: Path | None, text_only: list[str]) -> None:
+    """Raise U103 where a form cannot be what was asked for, or cannot go to the terminal."""
+    if output_format != "text" and text_only:
+        raise UsageProblem("U103", f"{', '.join(text_only)}: for the text form only")
+    if out is not None:
+        return
+    if output_format == "html" and sys.stdout.isatty():
+        raise UsageProblem("U103", "--format html needs a file", hint="give one with -o view.html")
+    if output_format == "png":
+        raise UsageProblem("U103", "--format png needs a file", hint="give one with -o view.png")
+
+
+def _tokenizer(path: Path | None, dataset: Dataset) -> Tokenizer | None:
+    """Return the tokenizer of a dataset; T102 where it behaves otherwise than the one at ingest."""
+    from trajkit.tokenizer import load_tokenizer, require_same_tokenizer
+
+    if path is None:
+        return None
+    loaded = load_tokenizer(path)
+    require_same_tokenizer(
+        loaded,
+        fingerprint=dataset.tokenizer_fingerprint,
+        name=dataset.metadata.get("tokenizer_name"),
+        file=str(dataset.path),
+    )
+    return loaded
+
+
+def _other(
+    path: Path | None, tokenizer: Tokenizer | None, redaction: Redaction
+) -> Tokenizer | None:
+    """Return the tokenizer to compare with; U103 where there is no text to compare."""
+    from trajkit.tokenizer import load_tokenizer
+
+    if path is not None and (tokenizer is None or redaction.hides_text):
+        raise UsageProblem(
+            "U103",
+            "--against-tokenizer compares how a text is cut, and there is none",
+            hint="give the tokenizer of the data with -t, and leave out --no-text",
+        )
+    return None if path is None else load_tokenizer(path)
 
 
 def _selection(
@@ -216,72 +287,3 @@ def _chosen(
             "no step has this index" if dataset.n_steps else "the dataset is empty",
             place=Place(file=str(dataset.path)),
         )
-
-
-def _print_json(printer: Printer, shown: _Shown) -> int:
-    from trajkit.view.columns import view_columns
-    from trajkit.view.model import view_of
-
-    n_steps = 0
-    found = []
-    for trajectory in shown.trajectories:
-        n_steps += len(trajectory.steps)
-        found += view_columns(view_of(trajectory), shown.tokenizer, shown.wanted)
-    printer.json({"schema": "trajkit.mask-view/1", "trajectories": found})
-    return n_steps
-
-
-def _print_text(printer: Printer, shown: _Shown) -> int:
-    from trajkit.view.beneath import with_beneath
-    from trajkit.view.spans import HEAD, span_rows
-    from trajkit.view.terminal import Face, annotated, body, footer, header, scale
-
-    lane, ids = shown.under.lane, shown.under.ids
-    face = Face(width=printer.width, colour=printer.colour, ascii=printer.ascii)
-    name = None if shown.tokenizer is None else shown.tokenizer.name
-    n_steps = 0
-    for view, rows in shown.views():
-        if n_steps:
-            printer.line()
-        n_steps += len(view.trajectory.steps)
-        printer.lines(header(view, name, face))
-        if lane is not None:
-            printer.lines(scale(lane, face))
-        if shown.under.spans:
-            table = [tuple(map(face.spell, row)) for row in span_rows(view, rows)]
-            printer.table([HEAD, *table], right="0345", head=True)
-        elif lane is not None or ids:
-            found = with_beneath(view, rows, shown.tokenizer, lane)
-            printer.lines(annotated(found, face, has_ids=ids))
-        else:
-            printer.lines(body(rows, face))
-        printer.line(footer(view, face))
-    return n_steps
-
-
-def _print_html(printer: Printer, shown: _Shown) -> int:
-    from trajkit.view.html.page import page_of
-    from trajkit.view.html.payload import payload_of
-
-    payload = payload_of(shown.views(), shown.tokenizer)
-    printer.line(page_of(payload))
-    return sum(entry["n_steps"] for entry in payload.shared["index"])
-
-
-def _print_svg(printer: Printer, shown: _Shown) -> int:
-    from trajkit.safe.text import shorten
-    from trajkit.view.svg import svg_of
-
-    found = [(view.trajectory, list(rows)) for view, rows in shown.views()]
-    names = [shorten(trajectory.trajectory_id, 60) for trajectory, _ in found]
-    printer.line(svg_of(zip(names, (rows for _, rows in found), strict=True), printer.width))
-    return sum(len(trajectory.steps) for trajectory, _ in found)
-
-
-_FACES: dict[str, Callable[[Printer, _Shown], int]] = {
-    "text": _print_text,
-    "html": _print_html,
-    "svg": _print_svg,
-    "json": _print_json,
-}
-"""Write what is shown; return how many steps the shown trajectories have."""

@@ -22,6 +22,7 @@ FINDINGS: dict[str, str] = {
     "text": "other bytes come back",
     "structure": "a control token appears or disappears",
     "prefix": "the next prompt does not start with this prompt + action",
+    "record": "the record contradicts itself",
     "UNEXPLAINED": "no cause has evidence",
 }
 
@@ -49,6 +50,13 @@ PAGES: dict[str, Page] = {
         "change, and the trajectory cannot be trained as one sequence.",
         "Build each prompt from the ids of the last one. If a window or summary is meant, train "
         "the steps as sequences of their own.",
+    ),
+    "record": Page(
+        "The ids spell other text than was logged, end otherwise than finish_reason says, or have "
+        "another number of log-probs. One of the two is wrong, and whatever is measured on them is "
+        "about another sample.",
+        "Log ids, text and log-probs of one sampler output, before anything cuts, strips or merges "
+        "them; keep the stop id with the action.",
     ),
     "UNEXPLAINED": Page(
         "Something changed the ids that none of the known causes accounts for; a wrong name would "
@@ -205,7 +213,11 @@ PAGES: dict[str, Page] = {
     "U102": Page("The input would be gone before it is read.", "Name another output."),
     "U103": Page("The option asks for something there is not.", "See the command's --help."),
     "U104": Page("Nothing matches the path or pattern.", "Check it; quote globs."),
-    "U105": Page("score needs torch and transformers.", "pip install 'trajkit[score]'"),
+    "U105": Page(
+        "What few need is installed by choice: score needs torch and transformers, the pictures of "
+        "mask-view need resvg and a font.",
+        "pip install 'trajkit[score]' or 'trajkit[png]'; apt-get install fonts-dejavu-core.",
+    ),
     "U106": Page(
         "The device is not there, or its memory is full.",
         "--device cpu, a smaller selection, or a torch build for the GPU.",

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from trajkit.errors import FileError, InputError, Place, UsageProblem
+from trajkit.errors import UsageProblem
 from trajkit.records import Floats, Trajectory
-from trajkit.store.digest import content_digest
-from trajkit.store.manifest import unseal
-from trajkit.store.read import PROBLEMS, Dataset, open_dataset
-from trajkit.store.schema import METADATA_KEY, SCORES_SCHEMA, SCORES_SCHEMA_NAME
+from trajkit.store.beside import SideTable, open_beside, row_groups_of
+from trajkit.store.read import Dataset
+from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
 
-_NUMBERS = ("logprobs", "entropy", "rank")
+_NUMBERS = ("logprobs", "entropy", "rank", "ref_logprobs")
+_HINT = "trajkit score DATA --model DIR -o SCORES.parquet scores the data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,23 +27,26 @@ class StepNumbers:
     Attributes:
         logprobs, entropy: [A] float32 nats, NaN where missing.
         rank: [A] float32 whole numbers, NaN where missing.
+        ref_logprobs: [A] float32 nats under a reference checkpoint, NaN where missing.
     """
 
     logprobs: Floats | None
     entropy: Floats | None
     rank: Floats | None
+    ref_logprobs: Floats | None = None
 
 
 class Scores:
-    """A table of scores, read one row group at a time; each is held against its digest."""
+    """A table of scores, read one row group at a time."""
 
-    def __init__(self, path: Path, file: pq.ParquetFile, digests: Sequence[str]) -> None:
-        self._path, self._file, self._digests = path, file, digests
-        self._groups: dict[str, list[int]] = {}
+    def __init__(self, table: SideTable) -> None:
+        self._table = table
         self._held: tuple[int, dict[tuple[str, int], StepNumbers]] = (-1, {})
-        for group in range(file.num_row_groups):
-            for name in self._column(group).unique().to_pylist():
-                self._groups.setdefault(name, []).append(group)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Return what was written with the table: which weights, which data, which options."""
+        return self._table.metadata
 
     def of(self, trajectory: Trajectory) -> Mapping[int, StepNumbers]:
         """Return the numbers of a trajectory by step index; steps without a row are left out.
@@ -53,7 +55,7 @@ class Scores:
             InputError: S103 when the table is damaged, or a step has other numbers than ids.
         """
         found: dict[int, StepNumbers] = {}
-        for group in self._groups.get(trajectory.trajectory_id, ()):
+        for group in self._table.groups.get(trajectory.trajectory_id, ()):
             rows = self._rows(group)
             for step in trajectory.steps:
                 numbers = rows.get((trajectory.trajectory_id, step.step_index))
@@ -62,14 +64,9 @@ class Scores:
                     found[step.step_index] = numbers
         return found
 
-    def _column(self, group: int) -> pa.ChunkedArray:
-        return self._read(group, ["trajectory_id"]).column(0)
-
     def _rows(self, group: int) -> dict[tuple[str, int], StepNumbers]:
         if self._held[0] != group:
-            table = self._read(group, None)
-            if content_digest(table) != self._digests[group]:
-                raise _damaged(self._path, f"row group {group} has another digest")
+            table = self._table.group(group)
             columns = {name: _lists(table.column(name)) for name in _NUMBERS}
             keys = zip(
                 table.column("trajectory_id").to_pylist(),
@@ -83,16 +80,10 @@ class Scores:
             self._held = group, rows
         return self._held[1]
 
-    def _read(self, group: int, columns: list[str] | None) -> pa.Table:
-        try:
-            return self._file.read_row_group(group, columns=columns)
-        except PROBLEMS as problem:
-            raise _damaged(self._path, str(problem).splitlines()[0]) from problem
-
     def _check(self, numbers: StepNumbers, n: int) -> None:
-        for values in (numbers.logprobs, numbers.entropy, numbers.rank):
+        for values in (getattr(numbers, name) for name in _NUMBERS):
             if values is not None and len(values) != n:
-                raise _damaged(self._path, f"{len(values)} numbers for {n} action ids")
+                raise self._table.damaged(f"{len(values)} numbers for {n} action ids")
 
 
 def open_scores(path: Path, dataset: Dataset) -> Scores:
@@ -103,49 +94,14 @@ def open_scores(path: Path, dataset: Dataset) -> Scores:
         InputError: S101 when it holds no scores, S103 when it is damaged.
         UsageProblem: U103 when they are scores of other data.
     """
-    place = Place(file=str(path))
-    try:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-    except PROBLEMS as problem:
-        if isinstance(problem, OSError) and problem.errno is not None:
-            message = f"cannot be read: {problem.strerror}"
-            raise FileError("F101", message, place=place) from problem
-        message = "this is not a Parquet file that can be read"
-        raise InputError("S101", message, place=place) from problem
-    metadata = _metadata(path, file)
-    groups = [group for part in dataset.parts for group in _groups_of(part)]
-    if metadata.get("data", {}).get("row_groups") != groups:
+    table = open_beside(path, SCORES_SCHEMA, SCORES_SCHEMA_NAME, _HINT)
+    if not set(_NUMBERS) <= set(table.file.schema_arrow.names):
+        raise table.damaged("columns are missing")
+    if table.metadata.get("data", {}).get("row_groups") != row_groups_of(dataset):
         raise UsageProblem(
-            "U103",
-            f"{path} holds scores of other data than {dataset.path}",
-            hint="trajkit score DATA --model DIR -o SCORES.parquet scores these",
+            "U103", f"{path} holds scores of other data than {dataset.path}", hint=_HINT
         )
-    return Scores(path, file, metadata["row_groups"])
-
-
-def _groups_of(part: Path) -> list[str]:
-    return list(open_dataset(part).metadata.get("row_groups", []))
-
-
-def _metadata(path: Path, file: pq.ParquetFile) -> dict[str, Any]:
-    """Return the table's trajkit metadata after checking that it holds scores."""
-    raw = (file.metadata.metadata or {}).get(METADATA_KEY)
-    try:
-        metadata = {} if raw is None else unseal(raw)
-    except (ValueError, KeyError, TypeError) as problem:
-        raise _damaged(path, f"its metadata cannot be understood: {problem}") from problem
-    names = [field.name for field in SCORES_SCHEMA if field.name in file.schema_arrow.names]
-    known = all(file.schema_arrow.field(n).type == SCORES_SCHEMA.field(n).type for n in names)
-    if metadata.get("schema") != SCORES_SCHEMA_NAME or not known or not set(_NUMBERS) <= set(names):
-        raise InputError(
-            "S101",
-            f"expected a table {SCORES_SCHEMA_NAME}, found {metadata.get('schema', 'another')}",
-            place=Place(file=str(path)),
-            hint="give what trajkit score -o wrote",
-        )
-    if len(metadata.get("row_groups", ())) != file.num_row_groups:
-        raise _damaged(path, "row groups are missing")
-    return metadata
+    return Scores(table)
 
 
 def _lists(column: pa.ChunkedArray) -> list[Floats | None]:
@@ -162,12 +118,3 @@ def _lists(column: pa.ChunkedArray) -> list[Floats | None]:
         flat[start:end] if is_known else None
         for start, end, is_known in zip(offsets, offsets[1:], valid, strict=False)
     ]
-
-
-def _damaged(path: Path, why: str) -> InputError:
-    return InputError(
-        "S103",
-        f"expected the scores as they were written, found them damaged: {why}",
-        place=Place(file=str(path)),
-        hint="score the data again",
-    )

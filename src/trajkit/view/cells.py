@@ -12,15 +12,16 @@ from dataclasses import dataclass
 
 from trajkit.records import Ids, ids_array
 from trajkit.tokenizer import Tokenizer
+from trajkit.view.glyphs import BLOCK
 from trajkit.view.model import Line, Row, Rule, View
 
-_WHOLE = re.compile(r"(⟪[^⟫]*⟫|⟦id \d+⟧)")
+_WHOLE = re.compile(rf"(⟪[^⟫]*⟫|⟦id \d+⟧|{BLOCK})")
 """A sign that is one id by itself, whatever it spells."""
 _UNITS = re.compile(r"⟦U\+([0-9A-F]+)⟧|⟦([0-9A-F ]+)⟧|(.)")
 """What stands for one character, or for one run of bytes that are none."""
 _ONE_BYTE = re.compile("[ -~\u2400-\u2426]*")
 """Text of which each character stands for one byte."""
-_IDS = re.compile(r" *\d+")
+_IDS = re.compile(rf"{BLOCK}| *\d+")
 _NO_IDS = ids_array(())
 
 
@@ -105,12 +106,26 @@ def _ends(text: str) -> dict[int, int]:
     """Return where each unit of shown text ends, in characters, by where it ends in bytes."""
     ends, n_bytes = {}, 0
     for match in _UNITS.finditer(text):
-        code, raw, plain = match.groups()
-        if code:
-            n_bytes += len(chr(int(code, 16)).encode())
-        elif raw:
-            n_bytes += len(bytes.fromhex(raw))
-        else:
-            n_bytes += 1 if _ONE_BYTE.fullmatch(plain) else len(plain.encode())
+        n_bytes += _n_bytes(match)
         ends[n_bytes] = match.end()
     return ends
+
+
+def units_of(text: str) -> Iterator[tuple[str, int]]:
+    """Yield each sign or character of a shown line, and how many bytes it stands for."""
+    for number, part in enumerate(_WHOLE.split(text)):
+        if not number % 2:
+            yield from ((match[0], _n_bytes(match)) for match in _UNITS.finditer(part))
+        elif part.startswith("⟪"):
+            yield part, sum(_n_bytes(match) for match in _UNITS.finditer(part[1:-1]))
+        else:
+            yield part, 0
+
+
+def _n_bytes(unit: re.Match[str]) -> int:
+    code, raw, plain = unit.groups()
+    if code:
+        return len(chr(int(code, 16)).encode())
+    if raw:
+        return len(bytes.fromhex(raw))
+    return 1 if _ONE_BYTE.fullmatch(plain) else len(plain.encode())

@@ -7,7 +7,8 @@ from typing import Any
 
 from trajkit.sequence import TokenSequence
 from trajkit.tokenizer import Tokenizer
-from trajkit.view.model import View
+from trajkit.view.glyphs import HIDDEN
+from trajkit.view.model import View, pieces_of
 
 
 def view_columns(
@@ -16,7 +17,8 @@ def view_columns(
     """Return one object per token sequence: tokens as columns, and the spans that cover them.
 
     A trajectory without prompt ids is one object without tokens. `tokens.text` is null where an id
-    by itself is no whole characters; `tokens.bytes` is hex.
+    by itself is no whole characters; `tokens.bytes` is hex. Id, text and bytes are null where they
+    are not to be shown.
 
     Args:
         view: what to show.
@@ -52,14 +54,15 @@ def _columns(sequence: TokenSequence, tokenizer: Tokenizer | None) -> dict[str, 
     for span in sequence.spans:
         kinds += [span.kind.value] * (span.end - span.start)
         steps += [span.step_index] * (span.end - span.start)
-    pieces = None if tokenizer is None else tokenizer.pieces(sequence.token_ids)
+    pieces = None if tokenizer is None else pieces_of(sequence.token_ids, tokenizer)
+    ids = [None if i == HIDDEN else i for i in sequence.token_ids.tolist()]
     return {
         "n_tokens": len(sequence.token_ids),
         "n_action_tokens": int(mask.sum()),
         "tokens": {
-            "id": sequence.token_ids.tolist(),
-            "text": None if pieces is None else [_text(piece) for piece in pieces],
-            "bytes": None if pieces is None else [piece.hex() for piece in pieces],
+            "id": ids,
+            "text": None if pieces is None else [*map(_text, pieces, ids)],
+            "bytes": None if pieces is None else [*map(_hex, pieces, ids)],
             "kind": kinds,
             "action": mask.tolist(),
             "step": steps,
@@ -85,8 +88,12 @@ _NO_TOKENS: dict[str, Any] = {
 }
 
 
-def _text(piece: bytes) -> str | None:
+def _hex(piece: bytes, token_id: int | None) -> str | None:
+    return None if token_id is None else piece.hex()
+
+
+def _text(piece: bytes, token_id: int | None) -> str | None:
     try:
-        return piece.decode("utf-8")
+        return None if token_id is None else piece.decode("utf-8")
     except UnicodeDecodeError:
         return None

@@ -10,8 +10,8 @@ from trajkit.view.glyphs import SIGNS
 
 _UNITS = re.compile(rf"{SIGNS.pattern}|[^ ⟦⟪]+ *| +|.")
 """What folding keeps together where it can: a sign, or a word with the spaces behind it."""
-NARROW = re.compile("[ -~\u2400-\u2426]*")
-"""Text whose characters take one cell each: ASCII and the signs for spaces and controls."""
+NARROW = re.compile("[ -~\u2400-\u2426\u2592]*")
+"""Text whose characters take one cell each: ASCII and the signs of one byte or id."""
 
 
 def width_of(text: str) -> int:

@@ -8,6 +8,7 @@
 | ⟦E6 97⟧          | bytes that are no character |
 | ⟦id 7⟧           | an id that spells nothing |
 | ⟪<|im_end|>⟫     | one control id; the same text spelt with plain ids has no brackets |
+| ▒                | one id, or a piece of a text without ids, that is not to be shown |
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ CONTROL_NAMES = (
 )
 """How faces that choose their own fonts draw the pictures of controls, from U+2400 on."""
 
+HIDDEN = -1
+"""Stands where an id is not to be shown; no token has it."""
+BLOCK = "▒"
+"""What is shown of it, whatever its length."""
+
 CONTROL_SIGN = re.compile("⟪[^⟫]*⟫")
 SIGNS = re.compile("⟪[^⟫]*⟫|⟦[^⟧]*⟧")
 
 _BAD = "[\udc80-\udcff]+"  # what decoding with surrogateescape makes of bytes that are no character
-_OWN = "[\u2400-\u2426⟦⟧⟪⟫]"
+_OWN = f"[\u2400-\u2426⟦⟧⟪⟫{BLOCK}]"
 _SPACES = "[\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000]"
 _REPLACED = re.compile(f"{_BAD}|{_OWN}|{_SPACES}")
 _HIDDEN_SPACES = re.compile(r" {2,}|^ +| +(?=␊|$)")
@@ -39,6 +45,12 @@ def show_bytes(data: bytes) -> str:
     if not text.isascii():
         text = _REPLACED.sub(_sign, text)
     return _HIDDEN_SPACES.sub(lambda match: "␣" * len(match[0]), visible(text))
+
+
+def show_text(text: str) -> str:
+    """Return a text as safe text, block signs kept: they stand for what is not to be shown."""
+    parts = text.encode("utf-8", errors="backslashreplace").split(BLOCK.encode())
+    return BLOCK.join(map(show_bytes, parts))
 
 
 def show_control(content: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,10 +21,19 @@ from trajkit.records import Ids, SegmentKind, Step, Trajectory
 from trajkit.safe.text import shorten
 from trajkit.sequence import Span, TokenSequence, build_sequences
 from trajkit.tokenizer import Tokenizer
-from trajkit.view.glyphs import show_bytes, show_control, show_empty
+from trajkit.view.glyphs import (
+    BLOCK,
+    HIDDEN,
+    show_bytes,
+    show_control,
+    show_empty,
+    show_text,
+)
+from trajkit.view.redact import NOTHING, Redaction
 
 if TYPE_CHECKING:
     from trajkit.store.scores import StepNumbers
+    from trajkit.view.drift import DriftMark
 
 _IDS_A_LINE = 10
 _FACT = 40
@@ -56,6 +65,7 @@ class Line:
         is_action: whether the policy sampled it.
         label: who speaks, on the first line of a message that has no tokens.
         text: safe to print.
+        note: what stands behind the text and is no part of it.
     """
 
     token_start: int | None
@@ -64,6 +74,7 @@ class Line:
     text: str
     label: str = ""
     skip: int = 0
+    note: str = ""
 
 
 Row: TypeAlias = Rule | Line
@@ -78,6 +89,8 @@ class View:
         n_action_tokens: those of them the policy sampled.
         without_ids: the steps that stand in no sequence and are shown as messages.
         scores: what a checkpoint said about the actions, by step index; empty when not given.
+        redaction: what is not shown of it.
+        marks: what a drift check found, by the index of the step whose tokens differ.
     """
 
     trajectory: Trajectory
@@ -86,6 +99,8 @@ class View:
     n_action_tokens: int
     without_ids: tuple[Step, ...]
     scores: Mapping[int, StepNumbers]
+    redaction: Redaction = NOTHING
+    marks: Mapping[int, tuple[DriftMark, ...]] = field(default_factory=dict)
 
     @property
     def has_ids(self) -> bool:
@@ -121,6 +136,7 @@ def rows(
     Raises:
         InputError: I304 when the tokenizer does not know an id.
     """
+    hides_text = view.redaction.hides_text
     for number, sequence in enumerate(view.sequences):
         if not any(wanted(place.step.step_index) for place in sequence.steps):
             continue
@@ -130,10 +146,16 @@ def rows(
                 n_kept = _count(sequence.steps[0].start, "token")
                 facts.append(f"{n_kept} kept from earlier steps, context (not trained)")
             yield Rule(facts=tuple(facts))
-        yield from _sequence_rows(sequence, tokenizer, wanted)
+        for row in _sequence_rows(sequence, tokenizer, wanted):
+            yield _noted(row, row.text) if hides_text and isinstance(row, Line) else row
     for step in view.without_ids:
         if wanted(step.step_index):
-            yield from _message_rows(step, tokenizer)
+            yield from _message_rows(step, tokenizer, view.redaction)
+
+
+def _noted(line: Line, signs: str) -> Line:
+    """Return a line of block signs with what can still be told of it."""
+    return replace(line, note=f"{line.kind.value}, {_count(len(signs), 'token')}")
 
 
 def _sequence_rows(
@@ -183,6 +205,10 @@ def _count(n: int, noun: str) -> str:
 
 def _token_lines(ids: Ids, tokenizer: Tokenizer | None) -> Iterator[tuple[int, int, str]]:
     """Yield (first token, its bytes that stand on earlier lines, text) of each line of a span."""
+    if (ids == HIDDEN).all():
+        if len(ids):
+            yield 0, 0, BLOCK * len(ids)
+        return
     if tokenizer is None:
         for at in range(0, len(ids), _IDS_A_LINE):
             yield (
@@ -191,7 +217,7 @@ def _token_lines(ids: Ids, tokenizer: Tokenizer | None) -> Iterator[tuple[int, i
                 " ".join(f"{token_id:>6}" for token_id in ids[at : at + _IDS_A_LINE].tolist()),
             )
         return
-    pieces = tokenizer.pieces(ids)
+    pieces = pieces_of(ids, tokenizer)
     lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
     alone = np.isin(ids, tokenizer.control_ids) | (lengths == 0)
     edges = np.flatnonzero(alone)
@@ -214,7 +240,16 @@ def _token_lines(ids: Ids, tokenizer: Tokenizer | None) -> Iterator[tuple[int, i
         yield *start, "".join(parts)
 
 
+def pieces_of(ids: Ids, tokenizer: Tokenizer) -> list[bytes]:
+    """Return the bytes of each id; none of one that is hidden."""
+    if (ids != HIDDEN).all():
+        return tokenizer.pieces(ids)
+    return [b"" if i == HIDDEN else tokenizer.token_bytes(i) for i in ids.tolist()]
+
+
 def _sign(token_id: int, tokenizer: Tokenizer) -> str:
+    if token_id == HIDDEN:
+        return BLOCK
     content = tokenizer.control.get(token_id)
     return show_empty(token_id) if content is None else show_control(content)
 
@@ -242,26 +277,26 @@ def _lines(data: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _message_rows(step: Step, tokenizer: Tokenizer | None) -> Iterator[Row]:
+def _message_rows(step: Step, tokenizer: Tokenizer | None, redaction: Redaction) -> Iterator[Row]:
     """Yield a step without prompt ids as messages: what its prompt added, and the policy's own."""
     yield Rule(facts=step_facts(step), step=step)
     if step.messages_json is not None:
         for message in _loaded(step.messages_json):
-            yield from _message_lines(message, is_action=False)
+            yield from _message_lines(message, redaction, is_action=False)
     elif step.text_delta is not None:
-        yield from _text_lines(step.text_delta, "prompt", is_action=False)
+        yield from _text_lines(step.text_delta, "prompt", redaction, is_action=False)
     if step.action_message_json is not None:
         for message in _loaded(step.action_message_json):
-            yield from _message_lines(message, is_action=True)
+            yield from _message_lines(message, redaction, is_action=True)
     elif step.action_text is not None:
-        yield from _text_lines(step.action_text, "action", is_action=True)
+        yield from _text_lines(step.action_text, "action", redaction, is_action=True)
     elif step.action_tokens is not None:
         label = "action"
         for _, _, text in _token_lines(step.action_tokens, tokenizer):
             yield _text_line(text, label, is_action=True)
             label = ""
     if step.is_terminal and step.observation is not None:
-        yield from _text_lines(step.observation, "observed", is_action=False)
+        yield from _text_lines(step.observation, "observed", redaction, is_action=False)
 
 
 def _loaded(text: str) -> Sequence[object]:
@@ -272,35 +307,39 @@ def _loaded(text: str) -> Sequence[object]:
     return value if isinstance(value, list) else [value]
 
 
-def _message_lines(message: object, *, is_action: bool) -> Iterator[Line]:
+def _message_lines(message: object, redaction: Redaction, *, is_action: bool) -> Iterator[Line]:
     """Yield a message's text under its role, and whatever else it holds as JSON."""
+    message = message if redaction.is_nothing else redaction.value(message)
     if not isinstance(message, dict):
-        yield from _text_lines(_json(message), "message", is_action=is_action)
+        yield from _text_lines(_json(message), "message", redaction, is_action=is_action)
         return
     role = _json(message.get("role") or message.get("type") or "message")
     content = message.get("content")
     rest = {key: value for key, value in message.items() if key != "role" and value is not None}
     if isinstance(content, str) or not rest:
-        yield from _text_lines(rest.pop("content", ""), role, is_action=is_action)
+        yield from _text_lines(rest.pop("content", ""), role, redaction, is_action=is_action)
         role = "fields"
     if rest:
-        yield from _text_lines(_json(rest), role, is_action=is_action)
+        yield from _text_lines(_json(rest), role, redaction, is_action=is_action)
 
 
 def _json(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _text_lines(text: str, label: str, *, is_action: bool) -> Iterator[Line]:
+def _text_lines(text: str, label: str, redaction: Redaction, *, is_action: bool) -> Iterator[Line]:
     """Yield a text's lines, the first one labelled: text cannot forge where a message begins."""
-    data = text.encode("utf-8", errors="backslashreplace")
+    is_whole = redaction.is_nothing
+    label = label if is_whole else redaction.text(label)
+    data = (text if is_whole else redaction.text(text)).encode("utf-8", errors="backslashreplace")
     for line in _lines(data) if data else (b"",):
-        yield _text_line(show_bytes(line), label, is_action=is_action)
+        shown = show_bytes(line) if is_whole else show_text(line.decode())
+        yield _text_line(shown, label, is_action=is_action)
         label = ""
 
 
 def _text_line(text: str, label: str, *, is_action: bool) -> Line:
     kind = SegmentKind.TEXT if is_action else SegmentKind.CONTEXT
-    shown = show_bytes(label.encode("utf-8", errors="backslashreplace"))
+    shown = show_text(label)
     shown = shown if len(shown) <= LABEL else f"{shown[: LABEL - 1]}…"
     return Line(token_start=None, is_action=is_action, kind=kind, text=text, label=shown)

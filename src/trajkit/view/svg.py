@@ -20,14 +20,16 @@ _BASE = 13.5
 _MARGIN = 10
 _TEXT = 76
 """Where the text of a line begins; bar and token index stand left of it."""
-_RUNS = re.compile("[\u2400-\u2421]|[ -~\u00a1-\u024f\u2423\u27e6-\u27eb]+|.")
+_RUNS = re.compile("[\u2400-\u2421]|[ -~\u00a1-\u024f\u2423\u2592\u27e6-\u27eb]+|.")
 """The picture of a control, text whose characters take one cell each, or any other character."""
 _ARROWS = {
     "␊": "M6.2 -8v4.5h-4.7m2 -2l-2 2l2 2",
     "␉": "M1 -4.5h4.3m-2 -2l2 2l-2 2m3 -4.5v5",
 }
-_STYLE = """
-text { font: 13px "DejaVu Sans Mono", Menlo, Consolas, "Liberation Mono", monospace }
+FONTS = '"DejaVu Sans Mono", Menlo, Consolas, "Liberation Mono", monospace'
+_STYLE = (
+    f"text {{ font: 13px {FONTS} }}\n"
+    + """
 text { fill: #1b1f24; white-space: pre }
 .context { fill: #5a6370 } .action { fill: #005f96 } .rule { font-weight: bold }
 .at { font-size: 11px; fill: #5a6370; text-anchor: end } .unseen { fill-opacity: 0 }
@@ -35,6 +37,7 @@ text { fill: #1b1f24; white-space: pre }
 .drawn { fill: none; stroke: #5a6370 } .small { font-size: 6px; font-weight: bold }
 .line { stroke: #c9ced6 }
 """.strip()
+)
 
 
 def svg_of(trajectories: Iterable[tuple[str, Iterable[Row]]], width: int) -> str:
@@ -95,6 +98,8 @@ def _line(line: Line, room: int) -> Iterator[str]:
             before += f'<text class="at" x="{x:g}" y="{_BASE}">{as_text(label)}</text>'
         yield before + "".join(_runs(text, _TEXT, side))
         label = ""
+    if line.note:
+        yield "".join(_runs(line.note, _TEXT, "context"))
 
 
 def _runs(text: str, x: float, side: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,9 +12,10 @@ from rich.cells import cell_len
 from trajkit.records import ActionSource, Trajectory
 from trajkit.safe.text import shorten
 from trajkit.tokenizer import Tokenizer, load_tokenizer
-from trajkit.view.beneath import Beneath
+from trajkit.view.against import LEGEND, Comparison
+from trajkit.view.beneath import Beneath, Strip
 from trajkit.view.folding import folded, width_of
-from trajkit.view.glyphs import CONTROL_SIGN
+from trajkit.view.glyphs import BLOCK, CONTROL_SIGN, HIDDEN
 from trajkit.view.lanes import Lane
 from trajkit.view.model import LABEL, Line, Row, Rule, View, rows, view_of
 
@@ -23,9 +24,10 @@ _MIN_TEXT = 10
 _ASCII = (
     {0x2400 + code: f"\\x{code:02x}" for code in range(0x20)}
     | {ord("␡"): "\\x7f", ord("␊"): "\\n", ord("␉"): "\\t", ord("␣"): "\\s", ord("\\"): "\\\\"}
-    | {ord("⟪"): "\\[", ord("⟫"): "\\]", ord("⟦"): "\\<", ord("⟧"): "\\>"}
+    | {ord(BLOCK): "\\#", ord("⟪"): "\\[", ord("⟫"): "\\]", ord("⟦"): "\\<", ord("⟧"): "\\>"}
 )
 """The signs spelt with a backslash; all else beyond ASCII becomes `\\uNNNN`."""
+_STRIP_ASCII = str.maketrans("└─≠≈", "|-!~")
 
 
 class Sgr(StrEnum):
@@ -73,12 +75,21 @@ class Face:
         """Return how the eight levels of positive and of negative numbers are drawn."""
         return ("12345678", "abcdefgh") if self.ascii else ("▁▂▃▄▅▆▇█", "░░░▒▒▒▓▓")
 
+    def draw(self, signs: str) -> str:
+        """Return signs of a strip in characters the terminal can show, one for one."""
+        return signs.translate(_STRIP_ASCII) if self.ascii else signs
+
     def paint(self, text: str, code: Sgr) -> str:
         """Return the text in a colour, or as it is when colours are off."""
         if not self.colour or not text:
             return text
         signed = CONTROL_SIGN.sub(lambda sign: f"{Sgr.INVERSE}{sign[0]}{Sgr.UPRIGHT}", text)
         return f"{code}{signed}{Sgr.RESET}"
+
+    @property
+    def room(self) -> int:
+        """Return how many cells are left for the text of a line with tokens."""
+        return max(self.width - _INDEX_WIDTH - 3, _MIN_TEXT)
 
     def spell(self, text: str) -> str:
         """Return the text in characters the terminal can show."""
@@ -148,6 +159,8 @@ def legend(view: View, face: Face) -> Iterator[str]:
     signs = ["␊ newline", "␉ tab", "␣ space", "⟦⟧ no glyph"]
     if view.has_ids:
         signs.insert(0, "⟪⟫ one control id")
+    if not view.redaction.is_nothing:
+        signs.append(f"{BLOCK} not shown")
     for line in _flow([*sides, *map(face.spell, signs)], "   ", face.width):
         painted = line
         for side, code in sides.items():
@@ -164,15 +177,47 @@ def body(shown: Iterable[Row], face: Face) -> Iterator[str]:
 def annotated(
     shown: Iterable[tuple[Row, Beneath]], face: Face, *, has_ids: bool = False
 ) -> Iterator[str]:
-    """Yield the same with a lane under each row of an action, and ids under each line if asked."""
+    """Yield the same with what belongs under each line, its ids only if asked."""
     for row, beneath in shown:
         if isinstance(row, Rule):
             yield from _rule(row, face)
             continue
-        yield from _line(row, face, "".join(_lane(beneath, face)))
+        strips = [(strip.label, _strip(strip, face)) for strip in beneath.strips]
+        yield from _line(row, face, [("", "".join(_lane(beneath, face))), *strips])
+        for note in beneath.notes:
+            yield from _under(f"drift {note}", face)
         if has_ids and beneath.ids:
-            for part in folded(" ".join(map(str, beneath.ids)), face.width - _INDEX_WIDTH - 3):
-                yield face.paint(" " * (_INDEX_WIDTH + 3) + part.rstrip(), Sgr.CONTEXT)
+            yield from _under(" ".join(BLOCK if i == HIDDEN else str(i) for i in beneath.ids), face)
+
+
+def _under(text: str, face: Face) -> Iterator[str]:
+    for part in folded(face.spell(text), face.room):
+        yield face.paint(" " * (_INDEX_WIDTH + 3) + part.rstrip(), Sgr.CONTEXT)
+
+
+def drift_head(view: View, face: Face) -> Iterator[str]:
+    """Yield the line that says how many findings are marked, and how."""
+    n = sum(map(len, view.marks.values()))
+    facts = [f"drift: {_plural(n, 'finding')}", "^ other ids here", "< ids are missing here"]
+    yield from _flow(
+        (face.spell(fact) for fact in facts[: 3 if n else 1]), face.between, face.width
+    )
+
+
+def comparison_head(comparison: Comparison, face: Face) -> Iterator[str]:
+    """Yield the lines that say how another tokenizer cuts what is shown."""
+    whole = comparison.n_borders
+    share = f"{comparison.n_common / whole:.1%}" if whole else "0%"
+    name = shorten(comparison.name, 40)
+    facts = [
+        f"against {name}: {comparison.n_other:,} for {_plural(comparison.n_recorded, 'token')}",
+        f"borders in common {comparison.n_common:,} of {whole:,} ({share})",
+        f"the same tokens {comparison.n_same_borders:,}",
+        f"with the same id {comparison.n_same_ids:,}",
+        *(f"left out {n:,}: {shorten(why, 50)}" for why, n in comparison.n_left_out.items()),
+    ]
+    yield from _flow(map(face.spell, facts), face.between, face.width)
+    yield from _flow((face.draw(text) for text in LEGEND), "   ", face.width)
 
 
 def scale(lane: Lane, face: Face) -> Iterator[str]:
@@ -199,7 +244,15 @@ def _lane(beneath: Beneath, face: Face) -> Iterator[str]:
         yield signs[abs(level or 0)] * width_of(face.spell(text))
 
 
-def _line(line: Line, face: Face, lane: str = "") -> Iterator[str]:
+def _strip(strip: Strip, face: Face) -> str:
+    drawn = []
+    for text, first, rest in strip.marks:
+        n = width_of(face.spell(text))
+        drawn.append((first + rest * (n - 1))[:n])
+    return face.draw("".join(drawn))
+
+
+def _line(line: Line, face: Face, lanes: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
     code = Sgr.ACTION if line.is_action else Sgr.CONTEXT
     mark = face.paint(face.action_mark if line.is_action else face.context_mark, code)
     if line.token_start is None:
@@ -208,13 +261,17 @@ def _line(line: Line, face: Face, lane: str = "") -> Iterator[str]:
     else:
         label = f"{line.token_start:>{_INDEX_WIDTH}}"
     room = max(face.width - cell_len(label) - 3, _MIN_TEXT)
+    at = 0
     for part in folded(face.spell(line.text), room):
         yield f"{mark}{label} {face.paint(part, code)}"
-        label = " " * cell_len(label)
         n = width_of(part)
-        if lane[:n].strip():
-            yield f"{mark}{label} {lane[:n].rstrip()}"
-        lane = lane[n:]
+        for name, signs in lanes:
+            if signs[at : at + n].strip():
+                yield f"{mark}{name:>{cell_len(label)}} {signs[at : at + n].rstrip()}"
+        at += n
+        label = " " * cell_len(label)
+    if line.note:
+        yield from _under(line.note, face)
 
 
 def footer(view: View, face: Face | None = None) -> str:
@@ -235,7 +292,8 @@ def totals(view: View) -> list[str]:
         ]
     if view.without_ids:
         n = _plural(len(view.without_ids), "step")
-        facts.append(f"{n} without prompt ids: no mask to show, only who wrote which text")
+        left = "" if view.redaction.hides_text else ", only who wrote which text"
+        facts.append(f"{n} without prompt ids: no mask to show{left}")
     return facts
 
 

@@ -13,6 +13,8 @@ async function unpack(text) {
 // [from, to) are places in `cells` and `first` is the token of the first one (null: no tokens).
 function opened(shared, entry, raw) {
   const t = { ...entry, facts: raw.facts, totals: raw.totals, cells: raw.cells, lanes: raw.lanes };
+  t.marks = raw.marks.map((marks) => marks.map(
+    ([start, end, added, told, ids]) => ({ start, end, isAdded: added === 1, told, ids })));
   t.steps = raw.steps.map(([, index, start, end]) => ({ index, start, end, row: 0 }));
   t.rows = [];
   let cell = 0, rule = 0, label = 0, step = -1;
@@ -56,11 +58,17 @@ function rowText(shared, t, row) {
 function cellFacts(shared, t, row, at) {
   const ids = shared.cells.ids[t.cells[at]];
   const first = row.first === null ? null : row.first + tokensIn(shared, t.cells, row.from, at);
-  const hex = shared.bytes && ids.map((id) => shared.bytes[shared.idPlace.get(id)]);
+  const hex = shared.bytes && ids.map((id) => (id === null ? "not shown" : shared.bytes[shared.idPlace.get(id)]));
   const numbers = shared.lanes
     .filter((lane) => t.lanes[lane.name])
     .map((lane) => ({ lane, values: laneValues(t, lane, row, first, ids.length) }));
   return { first, ids, hex, text: shared.cells.text[t.cells[at]], numbers };
+}
+
+// What a drift check found at tokens [first, first + n) of a row.
+function marksAt(t, row, first, n) {
+  if (first === null) return [];
+  return (t.marks[row.step] || []).filter((mark) => mark.start < first + n && mark.end > first);
 }
 
 // The values of a lane at tokens of an action: null where one is missing; [] outside actions.

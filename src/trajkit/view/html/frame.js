@@ -6,6 +6,7 @@ const KEYS = [
   ["\u2190  \u2192", "next, previous token, once one is chosen"],
   ["/", "search; Enter and Shift+Enter go on; id:198 finds an id"],
   ["o", "overlay: what the colours show"],
+  ["d", "next place where drift was found"],
   ["b", "borders between tokens"],
   ["g", "the trajectories of this group side by side, best reward first"],
   ["i", "the index"],
@@ -122,13 +123,18 @@ function tell(page, pane, place) {
   const pairs = [["text", facts.text, "mono"]];
   if (facts.first !== null) {
     pairs.push([n > 1 ? "tokens" : "token", n > 1 ? `${facts.first}\u2013${facts.first + n - 1}` : facts.first]);
-    pairs.push([n > 1 ? "ids" : "id", facts.ids.join(" ")]);
+    pairs.push([n > 1 ? "ids" : "id", facts.ids.map((id) => id ?? "not shown").join(" ")]);
     if (facts.hex) pairs.push(["bytes", facts.hex.map((each) => each || "none").join(" | "), "mono"]);
   }
   pairs.push(["step", step ? step.index : ""], ["kind", row.kind]);
   pairs.push(["side", row.action ? "action (trained)" : "context (not trained)", row.action ? "action" : ""]);
   for (const { lane, values } of facts.numbers) {
     if (values.length) pairs.push([lane.title, values.map((v) => (v === null ? "missing" : v)).join(" | ")]);
+  }
+  for (const mark of marksAt(pane.t, row, facts.first, n)) {
+    const ids = mark.ids === null ? "not shown" : mark.ids.join(" ") || "none";
+    const where = mark.isAdded ? "before this token" : `tokens ${mark.start}\u2013${mark.end - 1}`;
+    pairs.push(["drift", `${where}: ${mark.told.join(" \u00b7 ")}, other ids ${ids}`, "mono"]);
   }
   const list = made("dl", "");
   for (const [name, value, look] of pairs) {

@@ -28,6 +28,11 @@ function drawMap(pane, page) {
     });
   }
   t.rows.forEach((row, number) => row.rule && bar(number, paint.ink, 0, 26));
+  t.rows.forEach((row, number) => {
+    if (row.rule || row.first === null) return;
+    const n = tokensIn(page.shared, t.cells, row.from, row.to);
+    if (marksAt(t, row, row.first, n).length) bar(number, paint.cold, 28, 6);
+  });
   pane.hits.forEach((hit) => bar(hit.row, paint.hit, 26, 8));
   pane.mapHeight = each * t.rows.length;
   moveBox(pane);

@@ -191,6 +191,21 @@ function goTrajectory(page, by) {
   }
 }
 
+// The next mark behind the chosen token, or behind the step in view; the first one after the last.
+function nextDrift(page) {
+  const pane = page.panes[page.active];
+  const places = pane.t.marks.flatMap((marks, step) => marks.map((mark) => ({ step, start: mark.start })));
+  if (!places.length) return;
+  places.sort((a, b) => a.step - b.step || a.start - b.start);
+  const last = pane.mark || { step: -1, start: 0 };
+  const next = places.find((p) => p.step > last.step || (p.step === last.step && p.start > last.start));
+  pane.mark = next || places[0];
+  const row = rowOfToken(page.shared, pane.t, pane.mark.step, pane.mark.start);
+  jump(pane, page, row, "center");
+  if (pane.t.rows[row].rule) return;
+  pin(page, pane, { row, at: cellOfToken(page.shared, pane.t, pane.t.rows[row], pane.mark.start) });
+}
+
 function toggleCompare(page) {
   if (page.panes.length > 1) {
     visit(page, page.at);
@@ -271,6 +286,7 @@ const ACTS = {
     const names = [...page.overlays.options].map((option) => option.value);
     setOverlay(page, names[(names.indexOf(page.overlay) + 1) % names.length]);
   },
+  d: (page) => nextDrift(page),
   b: () => document.body.classList.toggle("borders"),
   g: (page) => toggleCompare(page),
   i: (page) => { page.index.hidden = !page.index.hidden; },

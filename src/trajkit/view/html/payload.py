@@ -2,10 +2,11 @@
 
     shared        {"ids", "bytes", "cells": {"text", "ids"}, "controls", "kinds", "lanes",
                   "index"}
-    trajectory    {"facts", "totals", "steps", "rows", "cells", "lanes"}
+    trajectory    {"facts", "totals", "steps", "rows", "cells", "lanes", "marks"}
 
 A cell of the dictionary is a text with the ids it shows; `cells` of a trajectory are numbers of
-cells, frequent ones small, so that they deflate well. Every text in it is safe to show.
+cells, frequent ones small, so that they deflate well. Every text in it is safe to show; an id that
+is not to be shown is null.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ import numpy as np
 from trajkit.records import Floats, Ids, SegmentKind, ids_array
 from trajkit.tokenizer import Tokenizer
 from trajkit.view.cells import Cell, cells_of, with_ids
-from trajkit.view.glyphs import CONTROL_NAMES, show_bytes
+from trajkit.view.glyphs import BLOCK, CONTROL_NAMES, HIDDEN, show_text
 from trajkit.view.lanes import LANES, rounded
 from trajkit.view.model import Line, Row, Rule, View
 from trajkit.view.terminal import provenance, totals
@@ -62,7 +64,7 @@ def payload_of(shown: Iterable[tuple[View, Iterable[Row]]], tokenizer: Tokenizer
         counts += [0] * (len(numbers) - len(counts))
         for number in columns.cells:
             counts[number] += 1
-        index.append(_entry(view))
+        index.append(_entry(view, {entry["name"] for entry in index}))
         trajectories.append(
             _trajectory(view, columns, None if tokenizer is None else tokenizer.name)
         )
@@ -77,14 +79,14 @@ def payload_of(shown: Iterable[tuple[View, Iterable[Row]]], tokenizer: Tokenizer
 
 
 def _dictionary(keys: Sequence[Key], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    ids = sorted({token_id for _, spelt in keys for token_id in spelt})
+    ids = sorted({token_id for _, spelt in keys for token_id in spelt} - {HIDDEN})
     pieces = None if tokenizer is None else tokenizer.pieces(ids_array(ids))
     return {
         "ids": ids,
         "bytes": None if pieces is None else [piece.hex() for piece in pieces],
         "cells": {
             "text": [text for text, _ in keys],
-            "ids": [list(spelt) for _, spelt in keys],
+            "ids": [[None if i == HIDDEN else i for i in spelt] for _, spelt in keys],
         },
         "controls": CONTROL_NAMES,
         "kinds": [kind.value for kind in SegmentKind],
@@ -151,12 +153,15 @@ class _Columns:
         self.n_cells.append(n_cells)
 
 
-def _entry(view: View) -> dict[str, Any]:
-    """Return a trajectory's line in the index."""
+def _entry(view: View, taken: set[str]) -> dict[str, Any]:
+    """Return a trajectory's line in the index, under a name that links can tell from others."""
     trajectory = view.trajectory
+    name = show_text(trajectory.trajectory_id)
+    if name in taken:  # what told them apart is not to be shown
+        name = next(each for n in count(2) if (each := f"{name} ({n})") not in taken)
     return {
-        "name": _name(trajectory.trajectory_id),
-        "group": None if trajectory.group_id is None else _name(trajectory.group_id),
+        "name": name,
+        "group": None if trajectory.group_id is None else show_text(trajectory.group_id),
         "reward": _number(trajectory.reward),
         "n_steps": len(trajectory.steps),
         "n_tokens": view.n_tokens if view.has_ids else None,
@@ -182,8 +187,14 @@ def _trajectory(view: View, columns: _Columns, tokenizer_name: str | None) -> di
         ]
         if any(value is not None for value in values):
             lanes[lane.name] = values
+    facts = provenance(view, tokenizer_name)
+    n_marks = sum(map(len, view.marks.values()))
+    if n_marks:
+        facts.append(f"drift: {n_marks:,} finding{'' if n_marks == 1 else 's'}, wavy underline")
+    if not view.redaction.is_nothing:
+        facts.append(f"{BLOCK} not shown")
     return {
-        "facts": provenance(view, tokenizer_name),
+        "facts": facts,
         "totals": totals(view),
         "steps": steps,
         "rows": {
@@ -195,11 +206,14 @@ def _trajectory(view: View, columns: _Columns, tokenizer_name: str | None) -> di
         },
         "cells": columns.cells,
         "lanes": lanes,
+        "marks": [
+            [
+                [mark.start, mark.end, int(mark.is_added), mark.told, mark.other_ids]
+                for mark in view.marks.get(index, ())
+            ]
+            for index in columns.step_indices
+        ],
     }
-
-
-def _name(text: str) -> str:
-    return show_bytes(text.encode("utf-8", errors="backslashreplace"))
 
 
 def _numbers(values: Floats | None) -> list[float | str | None] | None:

@@ -28,6 +28,7 @@ function drawRow(pane, page, number) {
       if (level === null) cell.classList.add("unknown");
       else if (level) cell.classList.add(level > 0 ? `up${level}` : `down${-level}`);
     }
+    for (const mark of marksAt(pane.t, row, first, n)) cell.classList.add(mark.isAdded ? "added" : "drift");
     for (const hit of hits) {
       if (hit.from <= at && at < hit.to) {
         cell.classList.add("hit");
