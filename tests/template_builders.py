@@ -20,16 +20,21 @@ def real(name: str) -> Path:
     return path
 
 
-def real_templates():
-    """Return every fetched chat template with the name of a tokenizer to go with it."""
+def real_pairs():
+    """Return every fetched chat template and the name of a tokenizer to go with it."""
     files = sorted(real("templates").glob("*.jinja"))
     assert len(files) > 60
     pairs = [(f, next((n for k, n in FAMILIES.items() if k in f.name), "qwen3")) for f in files]
     own = [(real(name), name) for name in ("qwen3", "llama3_1", "deepseek_v3", "gemma3")]
     return [
-        load_template(path) if path.is_dir() else load_template(path, real(name))
+        (load_template(path) if path.is_dir() else load_template(path, real(name)), name)
         for path, name in (*pairs, *own)
     ]
+
+
+def real_templates():
+    """Return every fetched chat template."""
+    return [template for template, _ in real_pairs()]
 
 
 def call(name, arguments, call_id=None):
@@ -153,3 +158,36 @@ CONVERSATIONS = [
     [user("Hi"), policy("<think>R</think>A"), user("b"), policy("</think>only")],
     [user("Hi"), policy("\n<think>\n\nR \n</think>\n\n\nA\n"), user("b")],
 ]
+
+
+def spelling(word):
+    """Return conversations that hold a word in every place a log may spell it in, with tools."""
+    schema = {
+        "title": word,
+        "description": word,
+        "default": word,
+        "type": "string",
+        "enum": [word, "b"],
+        word: word,
+    }
+    parameters = {"type": "object", "properties": {word: schema, "n": schema}, "required": [word]}
+    function = {"name": word, "description": word, "parameters": parameters, word: word}
+    tools = [{"type": "function", "function": function, word: word}]
+    plain = call("f", {"q": "x"}, "callcall1")
+    odd = {"id": word, "type": word, "function": {"name": word, "arguments": {word: [word]}}}
+    answers = [result(word, name=word), policy(word, reasoning_content=word), user(word)]
+    return {
+        "tools": ([user("x"), policy("y")], tools),
+        "words": ([system(word), user(word), policy("", plain), *answers], None),
+        "a call": ([user("x"), policy(word, odd, thinking=word), *answers], None),
+        "a mapping": (
+            [user("x"), policy("", plain), result({word: word, "type": word, "a": [word]})],
+            None,
+        ),
+        "parts": (
+            [user("x"), policy("", plain), result([{"type": "text", "text": word, word: word}])],
+            None,
+        ),
+        "a part's type": ([user([{"type": word, "text": word}]), policy("x")], None),
+        "other keys": ([{**user("x"), word: word, "stop": word}, policy("x", stop=word)], None),
+    }

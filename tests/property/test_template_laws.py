@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokenizer_builders import TINY, metaspace, save
-from tests.unit.test_template import CHATML, CLOSED, JSON, PREFILL, THINKING, TRIM
+from tests.unit.test_template import (
+    CHATML,
+    CLOSED,
+    DROPS,
+    JSON,
+    OPENS,
+    PREFILL,
+    REMINDS,
+    THINKING,
+    TRIM,
+)
 from trajkit.template import Allow, Fit, TextPiece, encode_literally, load_template, render
 from trajkit.template.measure import Ruler
 from trajkit.template.spans import ESCAPES
@@ -19,6 +29,9 @@ TEMPLATES = {
     "trim": TRIM,
     "json": JSON,
     "thinking": THINKING,
+    "drops": DROPS,
+    "opens": OPENS,
+    "reminds": REMINDS,
     "prefill": PREFILL,
     "closed": CLOSED,
 }
@@ -98,7 +111,7 @@ def test_scaffold_is_the_same_whatever_is_said(templates, name, data, names):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=25)
-@given(contents=st.lists(texts, min_size=14, max_size=14), stride=st.sampled_from([2, 14]))
+@given(contents=st.lists(texts, min_size=14, max_size=14), stride=st.sampled_from([2, 4, 6, 14]))
 def test_turns_told_by_others_are_as_if_each_was_measured(templates, tiny, name, contents, stride):
     # one user message and tool results behind it, or a user message before each turn
     names = ["assistant" if i % 2 else "tool" if i % stride else "user" for i in range(14)]

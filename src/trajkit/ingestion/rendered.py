@@ -226,7 +226,7 @@ class _Walk:
             parted.append(
                 {
                     "prompt": _prompt_text(turn, at)[:_SHOWN],
-                    "message": turn.rendered.text[at : at + _SHOWN],
+                    "message": turn.rendered.text[turn.start :][:_SHOWN],
                 }
             )
         found = {

@@ -8,6 +8,7 @@
     edges.py     where the text around a policy message begins and ends
     measure.py   one policy message → its `Turn`, by the step's own renders
     habits.py    in which form a template takes calls and nulls
+    epochs.py    what a step saw before the user went on, out of two texts
     turns.py     messages → a `Turn` per policy message, in linear time
     literal.py   pieces of text → ids, control tokens only where they are meant
 

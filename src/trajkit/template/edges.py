@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from trajkit.template.leaves import Part
 from trajkit.template.load import ChatTemplate
 from trajkit.template.rendering import Rendered
+from trajkit.template.spans import LeafSpan
 from trajkit.tokenizer import Tokenizer
 
 _LONGEST = 64
@@ -33,12 +35,17 @@ def edges_of(rendered: Rendered) -> dict[int, Edges]:
     """
     spans = [span for span in rendered.spans if span.leaf is None or span.messages]
     doubtful = {message for span in spans if span.leaf is None for message in span.messages}
+    borrowed = _borrowed(rendered, spans)
     found: dict[int, Edges] = {}
-    seen: set[int | None] = set()
+    upto: dict[int | None, int] = {}
+    """How far into each string the text has got."""
     for number, span in enumerate(spans):
+        if number in borrowed or span.leaf_start < upto.get(span.leaf, 0):
+            continue
+        upto[span.leaf] = span.leaf_end
         before = spans[number - 1].end if number else 0
         after = spans[number + 1].start if number + 1 < len(spans) else len(rendered.text)
-        for message in span.messages if span.leaf not in seen else ():
+        for message in span.messages:
             known = found.get(message)
             found[message] = Edges(
                 before=known.before if known else before,
@@ -46,8 +53,46 @@ def edges_of(rendered: Rendered) -> dict[int, Edges]:
                 last=span.end,
                 after=after,
             )
-        seen.add(span.leaf)
     return {message: edges for message, edges in found.items() if message not in doubtful}
+
+
+def _borrowed(rendered: Rendered, spans: list[LeafSpan]) -> set[int]:
+    """Return which spans are names of later messages, written right before an earlier message's.
+
+    So it is where a template looks up what to call a result, and the name is found too late.
+    """
+    found: set[int] = set()
+    for number in range(len(spans) - 2, -1, -1):
+        span, following = spans[number], spans[number + 1]
+        if is_name(rendered, span):
+            is_late = max(following.messages, default=-1) < span.messages[0]
+            goes_on = number + 1 in found and following.messages == span.messages
+            found.update({number} if is_late or goes_on else ())
+    return found
+
+
+def is_name(rendered: Rendered, span: LeafSpan) -> bool:
+    """Return whether a span is a name, which a template may write beside others' words."""
+    return span.leaf is not None and rendered.leaves[span.leaf].part is Part.NAME
+
+
+def room_of(rendered: Rendered, k: int, first: int, last: int) -> tuple[int, int]:
+    """Return where the words of other messages end before message k, and where they begin behind.
+
+    Args:
+        rendered: the text.
+        k: the message.
+        first: where its own strings begin.
+        last: where they end.
+    """
+    earlier, later = 0, len(rendered.text)
+    for span in rendered.spans:
+        if k not in span.messages and not is_name(rendered, span):
+            if span.end <= first:
+                earlier = span.end
+            elif span.start >= last:
+                return earlier, span.start
+    return earlier, later
 
 
 def stop_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, ...]:

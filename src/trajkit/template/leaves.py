@@ -8,7 +8,7 @@ content`), so a leaf can also be marked in parts, with what the template itself 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -25,6 +25,13 @@ _FREE = ("content", "text", *REASONING)
 """Keys whose strings are somebody's words, whatever they say."""
 _FIXED = ("role", "type")
 """Keys whose strings a template decides by."""
+_IS_PLAIN = re.compile(r"[\w./:+-]*").fullmatch
+"""Whether a string may be part of a record's form (`tool_result`, `text/plain`); any that holds
+other characters is somebody's word, wherever it stands."""
+_PROPERTIES = ("properties", "patternProperties", "$defs", "definitions")
+"""Keys of a schema whose own keys are names that the tool's author chose."""
+_AUTHORS = ("name", "title", "default", "const", "enum", "example", "examples", "required")
+"""Keys of a schema whose strings the tool's author chose."""
 
 
 class Part(StrEnum):
@@ -35,6 +42,8 @@ class Part(StrEnum):
     KEY = "key"
     NAME = "name"
     TOOLS = "tools"
+    SCHEMA = "schema"
+    """A name or a value in a tool's schema."""
 
 
 class Cut(StrEnum):
@@ -49,13 +58,23 @@ class Cut(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A string somewhere in the conversation; `message` is `None` for the tools'."""
+    """A string somewhere in the conversation; `message` is `None` for the tools'.
+
+    `path` leads to it; where it is a key (`is_key`), the path ends with it.
+    """
 
     message: int | None
     role: str | None
     path: Path
     part: Part
     text: str
+    is_key: bool = False
+
+    @property
+    def place(self) -> str:
+        """Return the path as it is written: `$.content[0].text`."""
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
+        return "$" + "".join(steps)
 
     @property
     def is_policy_text(self) -> bool:
@@ -87,6 +106,7 @@ PLANS = (
     Plan(Cut.WHOLE, frozenset(Part), equal_names=False),
     Plan(Cut.WHOLE, frozenset(Part), equal_names=True),
     Plan(Cut.TAGS, frozenset(Part), equal_names=True),
+    Plan(Cut.TAGS, frozenset(Part) - {Part.SCHEMA}, equal_names=True),
     Plan(Cut.TAGS, frozenset({Part.TEXT, Part.ARGUMENT}), equal_names=True),
     Plan(Cut.WORDS, frozenset({Part.TEXT, Part.ARGUMENT}), equal_names=True),
 )
@@ -202,50 +222,93 @@ class _Finder:
 
     def visit(self, message: dict[str, Any], index: int, role: str | None) -> None:
         """Collect the leaves of a message."""
-
-        def add(path: Path, part: Part, text: str) -> None:
-            self.leaves.append(Leaf(message=index, role=role, path=path, part=part, text=text))
-
-        self._walk(message, (), add)
-
-    def visit_tools(self, tools: Sequence[Any]) -> None:
-        """Collect what tools say about themselves; the rest of a schema decides the layout."""
-
-        def add(path: Path, part: Part, text: str) -> None:
-            if path[-1] == "description" and part is not Part.KEY:
+        for path, text, is_key in _strings(message, ()):
+            part = _key_part(path, text) if is_key else self._part(path, text)
+            if part is not None:
                 self.leaves.append(
-                    Leaf(message=None, role=None, path=path, part=Part.TOOLS, text=text)
+                    Leaf(message=index, role=role, path=path, part=part, text=text, is_key=is_key)
                 )
 
-        self._walk(list(tools), (), add)
+    def visit_tools(self, tools: Sequence[Any]) -> None:
+        """Collect what tools say; the other words of a schema decide the layout."""
+        for path, text, is_key in _strings(list(tools), ()):
+            part = _schema_part(path, text, is_key=is_key)
+            if part is not None:
+                self.leaves.append(
+                    Leaf(message=None, role=None, path=path, part=part, text=text, is_key=is_key)
+                )
 
-    def _walk(self, value: Any, path: Path, add: Callable[[Path, Part, str], None]) -> None:
-        if isinstance(value, str):
-            part = _part_of(path)
-            named = [key for key in path if isinstance(key, str)]
-            is_free = part is not Part.TEXT or (bool(named) and named[-1] in _FREE)
-            chosen = part is not None and (is_free or value not in self._constants)
-            if value and chosen and part is not None:
-                add(path, part, value)
-        elif isinstance(value, dict):
-            inside = any(key in _ARGUMENTS for key in path)
-            for key, entry in value.items():
-                if inside and isinstance(key, str) and key:
-                    add((*path, key), Part.KEY, key)
-                self._walk(entry, (*path, key), add)
-        elif isinstance(value, (list, tuple)):
-            for i, entry in enumerate(value):
-                self._walk(entry, (*path, i), add)
+    def _part(self, path: Path, text: str) -> Part | None:
+        """Return what a string is by where it stands; `None` for what templates decide by."""
+        if any(key in _ARGUMENTS for key in path):
+            return Part.ARGUMENT
+        last = path[-1]
+        is_plain = _IS_PLAIN(text) is not None
+        if last in _FIXED and is_plain:
+            return None
+        if last in _NAMES and not _is_inside_content(path):
+            return Part.NAME
+        named = [key for key in path if isinstance(key, str)]
+        is_form = is_plain and named[-1] not in _FREE and text in self._constants
+        return None if is_form else Part.TEXT
 
 
-def _part_of(path: Path) -> Part | None:
-    """Return what a string is by where it stands; `None` for what templates decide by."""
-    if any(key in _ARGUMENTS for key in path):
-        return Part.ARGUMENT
-    last = path[-1]
-    if last in _FIXED:
-        return None
-    return Part.NAME if last in _NAMES else Part.TEXT
+def _strings(value: Any, path: Path) -> Iterator[tuple[Path, str, bool]]:
+    """Yield the strings of a value that are not empty, with their paths and whether they are keys.
+
+    A key comes before what it stands for; its path ends with it.
+    """
+    if isinstance(value, str):
+        if value:
+            yield path, value, False
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            if isinstance(key, str) and key:
+                yield (*path, key), key, True
+            yield from _strings(entry, (*path, key))
+    elif isinstance(value, (list, tuple)):
+        for i, entry in enumerate(value):
+            yield from _strings(entry, (*path, i))
+
+
+def _key_part(path: Path, key: str) -> Part | None:
+    """Return what a key of a message is; `None` for one of the record's form."""
+    is_word = any(one in _ARGUMENTS for one in path[:-1]) or _is_inside_content(path)
+    return Part.KEY if is_word or not _IS_PLAIN(key) else None
+
+
+def _is_inside_content(path: Path) -> bool:
+    """Return whether a place lies inside a content that is a mapping, or inside what a part holds.
+
+    `content.a` does and `content[0].json.a` does, not so `content[0].text`.
+    """
+    is_mapping = isinstance(path[1], str) if len(path) > 1 else False
+    return path[0] == "content" and (is_mapping or len(path) > 3)
+
+
+def _schema_part(path: Path, text: str, *, is_key: bool) -> Part | None:
+    """Return what a string or key of tools is; `None` for a word of the schema's language."""
+    words = _schema_words(path)
+    if is_key:
+        is_chosen = words == _schema_words(path[:-1]) or any(one in _AUTHORS for one in words[:-1])
+    elif words[-1:] == ["description"]:
+        return Part.TOOLS
+    else:
+        is_chosen = any(word in _AUTHORS for word in words)
+    return Part.SCHEMA if is_chosen or not _IS_PLAIN(text) else None
+
+
+def _schema_words(path: Path) -> list[str]:
+    """Return the keys of a path that are the schema's language, without the names in it."""
+    words: list[str] = []
+    is_name = False
+    for step in path:
+        if is_name:
+            is_name = False
+        elif isinstance(step, str):
+            words.append(step)
+            is_name = step in _PROPERTIES
+    return words
 
 
 class _Marker:
@@ -260,7 +323,7 @@ class _Marker:
         self._nonce = nonce
         self._leaves = leaves
         self._by_place = {
-            (leaf.message, leaf.path, leaf.part is Part.KEY): number
+            (leaf.message, leaf.path, leaf.is_key): number
             for number, leaf in enumerate(leaves)
             if leaf.part in plan.parts
         }
@@ -269,13 +332,16 @@ class _Marker:
             self._equal.setdefault(self._sameness(number), []).append(number)
         self._spelt: dict[tuple[Any, ...], str] = {}
         self.marks: list[Mark] = []
+        schema = [leaf for leaf in leaves if leaf.part is Part.SCHEMA and leaf.part in plan.parts]
+        for leaf in sorted(schema, key=lambda leaf: leaf.text.lower()):  # templates sort them
+            self._marked(leaf.text, (leaf.message, *leaf.path), is_key=leaf.is_key)
 
     def rebuild(self, value: Any, place: tuple[Any, ...]) -> Any:
         """Return a value with marks; `place` is the message's index and the path inside it."""
         if isinstance(value, str):
             return self._marked(value, place, is_key=False)
         if isinstance(value, dict):
-            keys = sorted(key for key in value if isinstance(key, str))
+            keys = sorted((key for key in value if isinstance(key, str)), key=str.lower)
             named = {key: self._marked(key, (*place, key), is_key=True) for key in keys}
             return {
                 named.get(key, key): self.rebuild(entry, (*place, key))
@@ -316,6 +382,8 @@ class _Marker:
         leaf = self._leaves[number]
         if leaf.part is Part.NAME and self._equal_names:
             return ("name", leaf.text)
+        if leaf.part is Part.SCHEMA:  # what is required is looked up among the properties
+            return ("schema", leaf.text)
         if leaf.path[0] in REASONING and len(leaf.path) == 1:
             return ("reasoning", leaf.message, leaf.text)
         return (number,)

@@ -8,7 +8,14 @@ from enum import StrEnum
 from typing import Any
 
 from trajkit.errors import TrajkitError
-from trajkit.template.edges import common_prefix, cut_no_token, edges_of, find_stop, stop_tokens
+from trajkit.template.edges import (
+    common_prefix,
+    cut_no_token,
+    edges_of,
+    find_stop,
+    room_of,
+    stop_tokens,
+)
 from trajkit.template.leaves import pick_nonce
 from trajkit.template.literal import Allow, TextPiece
 from trajkit.template.load import ChatTemplate
@@ -112,9 +119,11 @@ class Ruler:
         last = self._where_content_would_end(own, upto) if edges is None else edges.last
         first = last if edges is None else edges.first
         base = cut_no_token(own, max(n_prompt, last), self._control)
-        n_tail, stop = find_stop(own[base:], self._going_on(own[:base], upto), self._stops)
+        earlier, later = room_of(rendered, k, first or base, base)
+        later = min(later, len(own))
+        n_tail, stop = find_stop(own[base:later], self._going_on(own[:base], upto), self._stops)
         fit, start, parts_at = TurnFit.SAME, n_prompt, None
-        if n_prompt < len(before):
+        if n_prompt < max(len(before), earlier):
             fit, parts_at = TurnFit.PARTED, n_prompt
         elif not whole.startswith(own[: base + n_tail]):
             fit, parts_at = TurnFit.REWRITTEN, n_same
@@ -122,7 +131,7 @@ class Ruler:
             rendered = render(self._template, upto, self._setting)
         prompt, prompt_end, more = self._prompt(k, before)
         if fit is TurnFit.PARTED:
-            start = self._parted_start(rendered, k, before, n_prompt, (first, base + n_tail))
+            start = self._parted_start(own, k, before, n_prompt, (earlier, first or base + n_tail))
         return Turn(
             message=k,
             fit=fit,
@@ -138,36 +147,39 @@ class Ruler:
         )
 
     def _prompt(self, k: int, before: str) -> tuple[Rendered, int, str]:
-        """Return a text that begins as a prompt, how far it does, and the rest of the prompt."""
+        """Return a text that begins as a prompt, how far it does, and the rest of the prompt.
+
+        The rest is scaffold: where it holds words of messages the prompt is a text of its own.
+        """
         whole = self.whole
         n_same = common_prefix(before, whole.text)
-        if n_same < len(before):
-            n_same = cut_no_token(before, n_same, self._control)
+        if n_same == len(before):
+            return whole, n_same, ""
         edges = self.edges.get(k)
-        if n_same == len(before) or (edges is not None and edges.before <= n_same <= edges.first):
-            return whole, n_same, before[n_same:]
+        n_same = n_same if edges is None else min(n_same, edges.first)
+        n_same = cut_no_token(before, n_same, self._control)
         prompt = prompt_for_step(self._template, self._messages, k, self._setting)
+        is_near = edges is not None and edges.before <= n_same
+        if is_near and all(span.end <= n_same for span in prompt.spans):
+            return whole, n_same, before[n_same:]
         return prompt, len(prompt.text), ""
 
     def _parted_start(
-        self, rendered: Rendered, k: int, before: str, n_prompt: int, room: tuple[int, int]
+        self, own: str, k: int, before: str, n_prompt: int, room: tuple[int, int]
     ) -> int:
         """Return where the policy's text begins when its own render leaves the prompt.
 
         That is where they part when only the header is written otherwise (no control token is
-        cut for it); when it is the messages before, it is behind the same header.
+        cut for it); when it is the messages before, it is behind the same header. `room` lies
+        between the words of the messages before and those of its own.
         """
-        own, (first, end) = rendered.text, room
-        earlier = max(
-            (span.end for span in rendered.spans if span.end <= first and k not in span.messages),
-            default=0,
-        )
+        earlier, first = room
         if n_prompt >= earlier:
-            return cut_no_token(own, n_prompt, self._control)
+            return max(earlier, cut_no_token(own, n_prompt, self._control))
         prompt = prompt_for_step(self._template, self._messages, k, self._setting)
         header = before[max((span.end for span in prompt.spans), default=0) :]
-        found = own.find(header, earlier, first or end)
-        return found + len(header) if found >= 0 else first or end
+        found = own.find(header, earlier, first)
+        return found + len(header) if found >= 0 else first
 
     def _going_on(self, text: str, upto: Sequence[Mapping[str, Any]]) -> str:
         """Return what is written behind a text when its conversation goes on."""

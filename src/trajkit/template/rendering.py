@@ -96,11 +96,12 @@ class Rendered:
             InputError: T107 when a message holds control text and its place is not known.
         """
         if (found := _forgeable(self, tokenizer)) is not None:
-            message, token = found
+            leaf, token = found
+            holder = "the tools hold" if leaf.message is None else f"message {leaf.message} holds"
             raise InputError(
                 "T107",
-                f"message {message} holds the control text {shorten(token, 40)}, and the template "
-                "does not show where it writes it",
+                f"{holder} the control text {shorten(token, 40)} at {shorten(leaf.place, 80)}, and "
+                "the template does not show where it writes it",
                 hint="leave the record out, or give a simpler chat template",
             )
         end = len(self.text) if end is None else end
@@ -137,8 +138,8 @@ class Rendered:
 
 
 @lru_cache(maxsize=8)
-def _forgeable(rendered: Rendered, tokenizer: Tokenizer) -> tuple[int | None, str] | None:
-    """Return control text of a message that may stand where the template's own does."""
+def _forgeable(rendered: Rendered, tokenizer: Tokenizer) -> tuple[Leaf, str] | None:
+    """Return a leaf with control text that may stand where the template's own does."""
     dropped = set(rendered.dropped)
     covered: dict[int, list[tuple[int, int]]] = {}
     for span in rendered.spans:
@@ -150,7 +151,7 @@ def _forgeable(rendered: Rendered, tokenizer: Tokenizer) -> tuple[int | None, st
         for start, end in _uncovered(len(leaf.text), covered.get(number, [])):
             found = _control_in(leaf.text[start:end], tokenizer)
             if found and not (leaf.is_policy_text and found in POLICY_TAGS):
-                return leaf.message, found
+                return leaf, found
     return None
 
 
@@ -191,7 +192,7 @@ def render(
 ) -> Rendered:
     """Return a conversation as text, with the span of each of its strings.
 
-    The template runs twice in the usual case, at most five times, whatever the conversation.
+    The template runs twice in the usual case, at most seven times, whatever the conversation.
 
     Raises:
         InputError: T106 when the template refuses the conversation.
