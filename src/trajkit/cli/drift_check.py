@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trajkit.cli.console import Printer, sampled_line
+from trajkit.cli.console import Printer
 from trajkit.cli.options import (
+    ChatTemplatePath,
     Colour,
-    Data,
     Force,
     Limit,
+    Now,
     Only,
     Quiet,
     Steps,
+    TemplateKwargs,
     TokenizerPath,
     step_filter,
+    template_kwargs,
 )
 from trajkit.errors import ExitCode, UsageProblem
-from trajkit.safe.text import shorten, visible
 
 if TYPE_CHECKING:
-    from trajkit.drift.findings import DriftFinding, DriftReport, Route
+    from datetime import datetime
 
-_SHOWN = 5
-_IDS_SHOWN = 8
-_TEXT_SHOWN = 48
-_SAID = {
-    "ids": "no action changes when it is decoded and encoded again",
-    "chain": "each prompt starts with the prompt + action of an earlier step",
-    "join": "no sequence changes when it is joined as one text and encoded",
-    "render": "the chat template gives the recorded ids",
-    "pair": "both recordings hold the same ids",
-}
-_OTHER = {
-    "ids": "re-encoded",
-    "chain": "next prompt",
-    "join": "re-encoded",
-    "render": "rendered",
-    "pair": "other data",
-}
+    from trajkit.drift.findings import DriftReport, Route
+    from trajkit.drift.thresholds import Measured
+
+_PROFILE = "profile"
+_Form = Literal["text", "json", "jsonl", "md", "github", "sarif"]
 
 
 def drift_check(
-    data: Data,
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DATA",
+            help="Step records: a .parquet file or an ingest folder. None with --route profile.",
+        ),
+    ] = None,
     tokenizer: TokenizerPath = None,
     route: Annotated[
         list[str] | None,
         typer.Option(
             "--route",
-            metavar="ids|chain|join|render|pair",
-            help="Which way to check; repeatable. Default: all that the data allow.",
+            metavar="ROUTE",
+            help="Which way to check: ids, chain, join, render, pair, self; repeatable. Default: "
+            "all that the data allow. profile, alone and without data, tells what the tokenizer "
+            "and the template will do.",
         ),
     ] = None,
     against: Annotated[
@@ -64,30 +60,40 @@ def drift_check(
             "--against", metavar="DATA", help="Another recording of the same trajectories."
         ),
     ] = None,
-    chat_template: Annotated[
-        Path | None,
-        typer.Option(
-            "--chat-template",
-            metavar="FILE",
-            help="Renders the messages. Default: the one in the tokenizer's folder.",
-        ),
-    ] = None,
-    template_kwargs: Annotated[
-        str | None,
-        typer.Option(
-            "--template-kwargs", metavar="JSON", help='Its variables: {"enable_thinking": false}.'
-        ),
-    ] = None,
-    now: Annotated[
-        str | None,
-        typer.Option("--now", metavar="DATE", help="What the template takes for today."),
-    ] = None,
+    chat_template: ChatTemplatePath = None,
+    kwargs: TemplateKwargs = None,
+    now: Now = None,
     trajectory: Only = None,
     step: Steps = None,
     limit: Limit = None,
-    output_format: Annotated[Literal["text", "json", "jsonl"], typer.Option("--format")] = "text",
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="THRESHOLD",
+            help="Exit 1 only then: action-tokens>0.5%, steps>10%, trajectories>0, regions>100, "
+            "kind:structure, cause:NAME; repeatable. Default: any finding.",
+        ),
+    ] = None,
+    allow_partial: Annotated[
+        bool,
+        typer.Option(
+            "--allow-partial",
+            help="Pass though something could not be checked; never if nothing could.",
+        ),
+    ] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Name the setting to change for each cause; ids stay.")
+    ] = False,
+    output_format: Annotated[_Form, typer.Option("--format")] = "text",
     out: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the report here.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the report here; a .parquet file gets the findings as a table.",
+        ),
     ] = None,
     force: Force = False,
     quiet: Quiet = False,
@@ -97,37 +103,148 @@ def drift_check(
 
     Route ids decodes each action and encodes it again, join does so with each whole sequence; chain
     asks whether each prompt starts with the prompt + action before it, and needs no tokenizer;
-    render puts the messages through the chat template; pair compares with another recording.
-    Exit 0 only when every route that the data allow was walked and found nothing; text alone can
-    never be called clean.
+    render puts the messages through the chat template; pair compares with another recording; self
+    asks whether the record agrees with itself.
+    Exit 0 only when every route that the data allow was walked and found nothing, or less than
+    --fail-on says; text alone can never be called clean.
 
       trajkit drift-check steps.parquet -t ./tokenizer
     """
-    from trajkit.drift.check import drift_check as run
-
-    with Printer(colour=color, quiet=quiet, out=out, overwrite=force, source=data) as printer:
-        report = run(
+    table = out if out is not None and out.suffix == ".parquet" else None
+    with Printer(
+        colour=color,
+        quiet=quiet,
+        out=out if table is None else None,
+        overwrite=force,
+        source=data,
+    ) as printer:
+        if _PROFILE in (route or ()):
+            beside = {
+                "DATA": data,
+                "another --route": route != [_PROFILE],
+                "--against": against,
+                "--trajectory": trajectory,
+                "--step": step,
+                "--limit": limit,
+                "--fail-on": fail_on,
+                "--allow-partial": allow_partial,
+                "--fix": fix,
+                f"--format {output_format}": output_format not in ("text", "json"),
+                f"-o {table}": table,
+            }
+            _refuse(beside)
+            _profile(printer, tokenizer, chat_template, kwargs, now, output_format)
+            return
+        if data is None:
+            raise UsageProblem(
+                "U103",
+                "drift-check needs DATA",
+                hint="trajkit drift-check DATA -t TOKENIZER, or --route profile without data",
+            )
+        checked = _checked(
             data,
             tokenizer,
+            fail_on or (),
+            table,
+            force,
             routes=_routes(route or ()),
             only=frozenset(trajectory or ()),
             limit=limit,
             steps=step_filter(step),
             against=against,
             chat_template=chat_template,
-            template_kwargs=_kwargs(template_kwargs),
-            now=_date(now),
+            template_kwargs=template_kwargs(kwargs),
+            now=now,
         )
-        if output_format == "json":
-            printer.json(report.to_dict())
-        elif output_format == "jsonl":
-            for finding in report.findings:
-                printer.line(json.dumps(finding.to_dict(), ensure_ascii=True))
-            printer.note(_verdict(report))
-        else:
-            _print(printer, report)
-    if not report.is_clean:
+        from trajkit.cli.drift_forms import print_report
+
+        report, measured = checked
+        print_report(printer, report, output_format, data=data, measured=measured, fix=fix)
+    if _fails(report, measured, allow_partial):
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _checked(
+    data: Path,
+    tokenizer: Path | None,
+    fail_on: Sequence[str],
+    table: Path | None,
+    force: bool,
+    **options: Any,
+) -> tuple[DriftReport, list[Measured]]:
+    """Return the report and its thresholds; its findings are written where a table is named."""
+    from trajkit.drift.check import drift_check as run
+    from trajkit.drift.thresholds import parse_threshold
+    from trajkit.store.read import open_dataset
+
+    thresholds = [parse_threshold(text) for text in fail_on]
+    dataset = open_dataset(data)
+    if options["against"] is not None:
+        options["against"] = open_dataset(options["against"])
+    if table is not None:
+        read = [one for one in (dataset, options["against"]) if one is not None]
+        _refuse_inputs(table, [part for one in read for part in one.parts])
+    report = run(dataset, tokenizer, **options)
+    if table is not None:
+        from trajkit.drift.table import write_findings
+
+        write_findings(report, table, overwrite=force)
+    return report, [threshold.measured(report) for threshold in thresholds]
+
+
+def _fails(report: DriftReport, measured: Sequence[Measured], allow_partial: bool) -> bool:
+    """Return whether to exit 1: too much was found, or too little could be checked.
+
+    What nothing was measured of never passes, whatever is allowed.
+    """
+    was_checked = any(count.n_checked_steps for count in report.by_route.values())
+    if not report.n_checkable_steps or not was_checked:
+        return True
+    if report.unchecked and not allow_partial:
+        return True
+    return any(one.holds for one in measured) if measured else bool(report.findings)
+
+
+def _refuse(beside: Mapping[str, object]) -> None:
+    """Raise U103 when something was given that a profile has no use for."""
+    given = [name for name, value in beside.items() if value]
+    if given:
+        raise UsageProblem(
+            "U103",
+            f"--route profile measures no data, and takes no {given[0]}",
+            hint="trajkit drift-check --route profile -t TOKENIZER --chat-template FILE",
+        )
+
+
+def _refuse_inputs(out: Path, read: Sequence[Path]) -> None:
+    """Raise U102 when the output is one of the files that are read."""
+    from trajkit.safe.files import same_file
+
+    if any(same_file(out, one) for one in read):
+        raise UsageProblem("U102", f"{out} is an input too", hint="give another path with -o")
+
+
+def _profile(
+    printer: Printer,
+    tokenizer: Path | None,
+    chat_template: Path | None,
+    kwargs: str | None,
+    now: datetime | None,
+    output_format: str,
+) -> None:
+    from trajkit.cli.drift_profile import print_profile
+    from trajkit.drift.profile import profile
+    from trajkit.drift.routes.render import load_renderer
+    from trajkit.template import Setting
+    from trajkit.tokenizer import load_tokenizer
+
+    if tokenizer is None:
+        raise UsageProblem("U103", "route profile needs a tokenizer", hint="give it with -t PATH")
+    given = template_kwargs(kwargs)
+    loaded = load_tokenizer(tokenizer)
+    template = load_renderer(chat_template, tokenizer, kwargs=given, now=now).template
+    setting = Setting(kwargs=given, now=now)
+    print_profile(printer, profile(loaded, template, setting=setting), output_format)
 
 
 def _routes(names: Sequence[str]) -> list[Route]:
@@ -136,143 +253,7 @@ def _routes(names: Sequence[str]) -> list[Route]:
     try:
         return [Route(name) for name in names]
     except ValueError:
-        known = ", ".join(Route)
+        known = ", ".join([*Route, _PROFILE])
         raise UsageProblem(
             "U103", f"--route expects one of {known}, got {', '.join(names)}"
         ) from None
-
-
-def _kwargs(text: str | None) -> dict[str, Any]:
-    """Return the variables in `--template-kwargs`."""
-    try:
-        value = {} if text is None else json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise UsageProblem(
-            "U103",
-            "--template-kwargs expects a JSON object",
-            hint="""--template-kwargs '{"enable_thinking": false}'""",
-        )
-    return value
-
-
-def _date(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageProblem("U103", f"--now expects a date like 2025-08-06, got {text}") from None
-
-
-def _print(printer: Printer, report: DriftReport) -> None:
-    printer.line(sampled_line(report.by_source, report.n_steps))
-    printer.strong(_verdict(report))
-    if not any(count.n_checked_steps for count in report.by_route.values()):
-        return
-    rows = [["route", "steps checked", "drifted", "regions"]]
-    for name, count in report.by_route.items():
-        drifted = _of(count.n_drifted_steps, count.n_checked_steps)
-        rows.append([name, f"{count.n_checked_steps:,}", drifted, f"{count.n_findings:,}"])
-    rows += [[name, "not walked", "", why] for name, why in report.not_walked.items()]
-    printer.line()
-    printer.table(rows, right="123", head=True)
-    for line in _notes(report):
-        printer.line(f"  {line}")
-    if not report.findings:
-        return
-    printer.line()
-    kinds = [[kind, f"{n:,}"] for kind, n in report.by_kind.items() if n]
-    printer.table([["kind", "regions"], *kinds], head=True)
-    worst = sorted(report.findings, key=lambda f: -f.n_action_tokens)[:_SHOWN]
-    for finding in worst:
-        printer.line()
-        _print_finding(printer, finding)
-    rest = len(report.findings) - len(worst)
-    if rest:
-        printer.line()
-        printer.line(f"… {rest:,} more regions (all, one a line: --format jsonl)")
-
-
-def _verdict(report: DriftReport) -> str:
-    """Return the answer in one line."""
-    walked = [name for name, count in report.by_route.items() if count.n_checked_steps]
-    if report.findings:
-        tokens = _of(report.n_drifted_action_tokens, report.n_action_tokens)
-        steps = _of(report.n_drifted_steps, report.n_checkable_steps or report.n_steps)
-        where = _of(report.n_drifted_trajectories, report.n_trajectories)
-        return f"drift: {steps} checkable steps in {where} trajectories, {tokens} action tokens"
-    if not report.n_checkable_steps:
-        return "not checkable: no step holds the sampler's own ids, so drift cannot be told"
-    if not walked:
-        why = _reasons(report.not_walked)
-        return f"not checkable: no step could be checked by the routes that were walked{why}"
-    if report.unchecked:
-        why = _reasons(report.unchecked)
-        return f"partly checked: no drift found, but not all was checked{why}"
-    return "clean: " + "; ".join(_SAID[name] for name in walked)
-
-
-def _reasons(by_route: Mapping[str, str]) -> str:
-    told = "; ".join(f"{name}: {why}" for name, why in by_route.items())
-    return f" ({told})" if told else ""
-
-
-def _notes(report: DriftReport) -> Iterator[str]:
-    """Yield what stands below the table of routes."""
-    for name, count in report.by_route.items():
-        if count.n_branched_steps:
-            yield (
-                f"{count.n_branched_steps:,} prompts go on from an older step: branches, or a "
-                "history that was edited; ids alone cannot tell"
-            )
-        for why, n_steps in count.left_out.items():
-            yield f"{name}: {n_steps:,} steps not checked: {why}"
-    if (template := report.template) is not None:
-        said = f"rendered with {visible(str(template['file']))} ({template['sha256'][:12]})"
-        if template["kwargs"]:
-            said += f", {visible(json.dumps(template['kwargs']))}"
-        yield said + (f", today {template['now'][:10]}" if template["tells_time"] else "")
-    if (against := report.against) is not None and against["n_other_trajectories"]:
-        yield f"{against['n_other_trajectories']:,} trajectories stand in the other recording alone"
-
-
-def _of(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,}" + (f" ({part / whole:.1%})" if whole else "")
-
-
-def _print_finding(printer: Printer, finding: DriftFinding) -> None:
-    from trajkit.drift.findings import UNEXPLAINED
-
-    spot = f"token {finding.token_start}"
-    if finding.action_start is not None:
-        spot += f", action token {finding.action_start}"
-    if finding.byte_start is not None:
-        spot += f", byte {finding.byte_start}"
-    name = shorten(finding.trajectory_id, 60)
-    said = f"{name} step {finding.step_index}: {finding.kind} by route {finding.route}"
-    also = finding.evidence.get("also")
-    said += f" (also {', '.join(also)})" if also else ""
-    printer.line(said if finding.cause == UNEXPLAINED else f"{said}, {finding.cause}")
-    printer.line(f"  at {spot}")
-    other = _OTHER[finding.route]
-    known = finding.evidence if finding.evidence.get("cut") else {}
-    n_recorded, n_other = known.get("n_recorded"), known.get("n_other")
-    rows = [
-        ["recorded", _text(finding.recorded_text), _ids(finding.recorded_ids, n_recorded)],
-        [other, _text(finding.retokenized_text), _ids(finding.retokenized_ids, n_other)],
-    ]
-    next_ids = finding.evidence.get("next_ids")
-    if not finding.retokenized_ids and next_ids:
-        shown = _text(finding.evidence.get("next_text"))
-        rows[1] = [other, f"nothing here; it goes on with {shown}", _ids(tuple(next_ids))]
-    printer.table(rows)
-
-
-def _text(text: str | None) -> str:
-    return "" if text is None else f'"{shorten(text, _TEXT_SHOWN)}"'
-
-
-def _ids(ids: tuple[int, ...], n: int | None = None) -> str:
-    """Return the first ids and how many there are, `n` where the finding was cut."""
-    shown = ", ".join(map(str, ids[:_IDS_SHOWN]))
-    return f"[{shown}, … {n or len(ids):,} ids]" if len(ids) > _IDS_SHOWN else f"[{shown}]"

@@ -8,23 +8,39 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import tokenizers
+
+from trajkit import __version__
 from trajkit.drift.causes import cause_of
-from trajkit.drift.findings import NO_MESSAGES, DriftReport, Route, RouteCount
+from trajkit.drift.findings import (
+    NO_MESSAGES,
+    DriftFinding,
+    DriftKind,
+    DriftReport,
+    Route,
+    RouteCount,
+)
+from trajkit.drift.price import DriftPrice, price_all
+from trajkit.drift.profile import Fact, markups_of, text_risks
 from trajkit.drift.routes.chain import walk_chain
 from trajkit.drift.routes.ids import walk_ids
 from trajkit.drift.routes.join import walk_join
 from trajkit.drift.routes.pair import Partners, walk_pair
+from trajkit.drift.routes.record import walk_self
 from trajkit.drift.routes.render import Renderer, load_renderer, walk_render
 from trajkit.drift.walked import Covered, Found, Walked, merged
 from trajkit.errors import Place, UsageProblem
+from trajkit.markup import MARKUPS
 from trajkit.records import Step, Trajectory
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
-from trajkit.template import ChatTemplate
+from trajkit.template import ChatTemplate, Setting
 from trajkit.tokenizer import Tokenizer, load_tokenizer, require_same_tokenizer
 
 _BATCH_TOKENS = 2**18
 """Trajectories are encoded together until they hold so many ids: enough to keep threads busy."""
 _NEEDS_TOKENIZER = "needs -t TOKENIZER"
+_SAMPLE = 16
+"""Trajectories of text that are looked at for the tags they are written with."""
 
 _Walk: TypeAlias = Callable[[Sequence[Trajectory]], list[Walked]]
 
@@ -67,14 +83,7 @@ def drift_check(  # noqa: PLR0913 - one argument an option
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
     other = open_dataset(against) if isinstance(against, str | Path) else against
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
-    for one in (dataset, other):
-        if loaded is not None and one is not None:
-            require_same_tokenizer(
-                loaded,
-                fingerprint=one.tokenizer_fingerprint,
-                name=one.metadata.get("tokenizer_name"),
-                file=str(one.path),
-            )
+    _require_tokenizer_of(loaded, [one for one in (dataset, other) if one is not None])
 
     @cache
     def renderer() -> Renderer:
@@ -85,10 +94,17 @@ def drift_check(  # noqa: PLR0913 - one argument an option
         renderer()  # a template that was named must be one, whatever the data hold
     partners = None if other is None else Partners(read_trajectories(other))
     wanted = steps or (lambda _: True)
-    walks = _walks(loaded, wanted, renderer, partners)
+    is_text_own = dataset.tokenizer_fingerprint is None
+    walks = _walks(loaded, wanted, renderer, partners, is_text_own=is_text_own)
     _require(routes, walks, renderer, has_other=other is not None)
-    check = _Check({r: walks[r] for r in Route if r in walks and (r in routes or not routes)})
+    check = _Check(
+        {r: walks[r] for r in Route if r in walks and (r in routes or not routes)},
+        loaded,
+        is_priced=steps is None,
+    )
     report = check.run(read_trajectories(dataset, only=only, limit=limit), wanted)
+    if report.n_trajectories and not report.n_steps:
+        raise UsageProblem("U107", "no step has this index", place=Place(file=str(dataset.path)))
     report.tokenizer = None if loaded is None else loaded.name
     if not routes and loaded is None:
         report.not_walked |= {r.value: _NEEDS_TOKENIZER for r in Route if r not in walks}
@@ -99,9 +115,25 @@ def drift_check(  # noqa: PLR0913 - one argument an option
         is_whole = not only and limit is None
         n_left = partners.n_left() if is_whole else None
         report.against = {"data": str(other.path), "n_other_trajectories": n_left}
-    if report.n_trajectories and not report.n_steps:
-        raise UsageProblem("U107", "no step has this index", place=Place(file=str(dataset.path)))
+    report.provenance = _provenance(dataset, loaded, report.template)
+    if loaded is not None and not report.n_checkable_steps:
+        n = min(limit or _SAMPLE, _SAMPLE)
+        sample = list(read_trajectories(dataset, only=only, limit=n))
+        report.risks = _risks(loaded, dataset, sample, renderer)
     return report
+
+
+def _require_tokenizer_of(tokenizer: Tokenizer | None, datasets: Iterable[Dataset]) -> None:
+    """Raise T102 when one of the datasets was made with another tokenizer."""
+    if tokenizer is None:
+        return
+    for one in datasets:
+        require_same_tokenizer(
+            tokenizer,
+            fingerprint=one.tokenizer_fingerprint,
+            name=one.metadata.get("tokenizer_name"),
+            file=str(one.path),
+        )
 
 
 def _walks(
@@ -109,6 +141,8 @@ def _walks(
     wanted: Callable[[int], bool],
     renderer: Callable[[], Renderer],
     partners: Partners | None,
+    *,
+    is_text_own: bool,
 ) -> dict[Route, _Walk]:
     """Return the routes that can be walked, each as a function of a batch."""
     found: dict[Route, _Walk] = {
@@ -120,6 +154,7 @@ def _walks(
     found[Route.IDS] = lambda batch: walk_ids(batch, *args)
     found[Route.JOIN] = lambda batch: walk_join(batch, *args)
     found[Route.RENDER] = lambda batch: walk_render(batch, *args, renderer)
+    found[Route.SELF] = lambda batch: walk_self(batch, tokenizer, wanted, is_text_own=is_text_own)
     if partners is not None:
         found[Route.PAIR] = lambda batch: walk_pair(batch, *args, partners)
     return found
@@ -150,17 +185,58 @@ def _require(
             )
 
 
+def _risks(
+    tokenizer: Tokenizer,
+    dataset: Dataset,
+    sample: Sequence[Trajectory],
+    renderer: Callable[[], Renderer],
+) -> tuple[Fact, ...]:
+    """Return what would drift in text, by the tags and messages that some trajectories show."""
+    has_messages = any(s.action_message_json is not None for t in sample for s in t.steps)
+    rendering = renderer() if has_messages else None
+    named = (dataset.metadata.get("options") or {}).get("markup")
+    return text_risks(
+        tokenizer,
+        None if rendering is None else rendering.template,
+        [markup for markup in MARKUPS if markup.name == named] or markups_of(sample),
+        None if rendering is None else Setting(kwargs=rendering.kwargs, now=rendering.now),
+    )
+
+
+def _provenance(
+    dataset: Dataset, tokenizer: Tokenizer | None, template: Mapping[str, Any] | None
+) -> dict[str, str | None]:
+    """Return what the data were checked with and made with; `None` where there was none."""
+    made_with = dataset.metadata
+    return {
+        "trajkit": __version__,
+        "tokenizers": None if tokenizer is None else tokenizers.__version__,
+        "tokenizer": None if tokenizer is None else tokenizer.name,
+        "tokenizer_fingerprint": None if tokenizer is None else tokenizer.fingerprint,
+        "template_sha256": None if template is None else template["sha256"],
+        "data_trajkit": made_with.get("trajkit_version"),
+        "data_tokenizer": made_with.get("tokenizer_name"),
+        "data_tokenizer_fingerprint": made_with.get("tokenizer_fingerprint"),
+        "data_template_sha256": made_with.get("chat_template_sha256"),
+    }
+
+
 class _Check:
     """The walk: trajectories in, counts and findings out."""
 
-    def __init__(self, walks: Mapping[Route, _Walk]) -> None:
+    def __init__(
+        self, walks: Mapping[Route, _Walk], tokenizer: Tokenizer | None, *, is_priced: bool
+    ) -> None:
         self._walks = walks
+        self._tokenizer = tokenizer
         self.report = DriftReport(by_route={route.value: RouteCount() for route in walks})
+        self.report.price = DriftPrice() if is_priced else None
 
     def run(self, trajectories: Iterable[Trajectory], wanted: Callable[[int], bool]) -> DriftReport:
         """Return the report over all trajectories."""
         for batch in _batches(trajectories):
             by_route = {route: walk(batch) for route, walk in self._walks.items()}
+            drifted: list[list[DriftFinding]] = []
             for at, trajectory in enumerate(batch):
                 for step in trajectory.steps:
                     if wanted(step.step_index):
@@ -169,7 +245,9 @@ class _Check:
                 for route, walked in by_route.items():
                     self._count(route, walked[at])
                     found += walked[at].found
-                self._add(found)
+                drifted.append(self._add(found))
+            if self.report.price is not None:
+                self.report.price += price_all(zip(batch, drifted, strict=True), self._tokenizer)
         self._set_aside()
         return self.report
 
@@ -178,7 +256,9 @@ class _Check:
         report.n_steps += 1
         report.by_source[step.action_source.value] += 1
         report.n_action_tokens += step.n_action_tokens
-        report.n_checkable_steps += step.is_checkable
+        if step.is_checkable:
+            report.n_checkable_steps += 1
+            report.n_checkable_action_tokens += step.n_action_tokens
 
     def _count(self, route: Route, walked: Walked) -> None:
         count = self.report.by_route[route.value]
@@ -189,17 +269,21 @@ class _Check:
         for why, n_steps in walked.left_out:
             count.left_out[why] = count.left_out.get(why, 0) + n_steps
 
-    def _add(self, found: list[Found]) -> None:
-        """Add one trajectory's findings."""
+    def _add(self, found: list[Found]) -> list[DriftFinding]:
+        """Add one trajectory's findings, and return those that are drift."""
         report = self.report
-        findings = merged(found)
         report.n_trajectories += 1
-        report.n_drifted_trajectories += bool(findings)
-        report.n_drifted_steps += len({finding.step_index for finding in findings})
+        if not found:
+            return []
+        findings = merged(found)
+        drift = [finding for finding in findings if finding.kind is not DriftKind.RECORD]
+        report.n_drifted_trajectories += bool(drift)
+        report.n_drifted_steps += len({finding.step_index for finding in drift})
         report.n_drifted_action_tokens += _n_covered(span for one in found for span in one.covers)
         report.by_kind.update(finding.kind.value for finding in findings)
         report.by_cause.update(finding.cause for finding in findings)
         report.findings.extend(findings)
+        return drift
 
     def _set_aside(self) -> None:
         """Call a route that could check no step not walked, with a reason that can be mended."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trajkit.records import ActionSource
+
+if TYPE_CHECKING:
+    from trajkit.drift.price import DriftPrice
+    from trajkit.drift.profile import Fact
 
 
 class Route(StrEnum):
@@ -23,6 +27,8 @@ class Route(StrEnum):
     """messages through the chat template: needs recorded messages, tokenizer and template"""
     PAIR = "pair"
     """another recording of the same trajectories: needs that and the tokenizer"""
+    SELF = "self"
+    """does the record agree with itself: needs the tokenizer"""
 
 
 class DriftKind(StrEnum):
@@ -36,6 +42,8 @@ class DriftKind(StrEnum):
     """a control token appears or disappears"""
     PREFIX = "prefix"
     """the next prompt does not start with this prompt + action"""
+    RECORD = "record"
+    """the record contradicts itself: no drift, and counted apart from it"""
 
 
 class Verdict(StrEnum):
@@ -43,6 +51,7 @@ class Verdict(StrEnum):
 
     CLEAN = "clean"
     DRIFT = "drift"
+    WRONG_RECORD = "wrong record"
     PARTLY_CHECKED = "partly checked"
     NOT_CHECKABLE = "not checkable"
 
@@ -65,7 +74,10 @@ class DriftFinding:
         recorded_ids: what the record holds there, the first 64 ids.
         retokenized_ids: what the route gives there, the first 64 ids.
         recorded_text: what `recorded_ids` decode to; `None` without a tokenizer.
-        retokenized_text: what `retokenized_ids` decode to.
+        retokenized_text: what `retokenized_ids` decode to; for a broken record, what it says.
+        recorded_edges: where each of `recorded_ids` ends, in bytes from the first one's start;
+            empty without a tokenizer.
+        retokenized_edges: the same of `retokenized_ids`.
         evidence: facts of the route and the cause; `cut` where ids are left out, `also` the other
             routes that found the same difference.
     """
@@ -84,6 +96,8 @@ class DriftFinding:
     retokenized_text: str | None
     n_action_tokens: int
     """Recorded action ids inside the region."""
+    recorded_edges: tuple[int, ...] = ()
+    retokenized_edges: tuple[int, ...] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,6 +129,7 @@ class DriftReport:
     n_checkable_steps: int = 0
     n_drifted_steps: int = 0
     n_action_tokens: int = 0
+    n_checkable_action_tokens: int = 0
     n_drifted_action_tokens: int = 0
     not_walked: dict[str, str] = field(default_factory=dict)
     """Routes nobody ruled out that checked no step, with the reason."""
@@ -122,6 +137,12 @@ class DriftReport:
     """What messages were rendered with: file, sha256, kwargs, now, nulls."""
     against: dict[str, Any] | None = None
     """The other recording: data, and `n_other_trajectories`, those that only it has."""
+    price: DriftPrice | None = None
+    """What the drift costs; `None` where only some steps were asked for."""
+    risks: tuple[Fact, ...] | None = None
+    """What would drift in data that cannot be checked; `None` where nobody looked."""
+    provenance: dict[str, str | None] = field(default_factory=dict)
+    """Fingerprints and versions of what was checked with, and of what the data were made with."""
     by_source: Counter[str] = field(default_factory=Counter)
     by_route: dict[str, RouteCount] = field(default_factory=dict)
     by_kind: Counter[str] = field(default_factory=Counter)
@@ -137,8 +158,10 @@ class DriftReport:
     @property
     def verdict(self) -> Verdict:
         """Return the answer in a word; `CLEAN` never stands for more than was walked."""
-        if self.findings:
+        if any(finding.kind is not DriftKind.RECORD for finding in self.findings):
             return Verdict.DRIFT
+        if self.findings:
+            return Verdict.WRONG_RECORD
         was_checked = any(count.n_checked_steps for count in self.by_route.values())
         if not self.n_checkable_steps or not was_checked:
             return Verdict.NOT_CHECKABLE
@@ -164,12 +187,16 @@ class DriftReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `--format json` prints it."""
-        counts = asdict(self) | {
+        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        counts = told | {
+            "by_route": {name: asdict(count) for name, count in self.by_route.items()},
+            "price": None if self.price is None else self.price.to_dict(),
+            "risks": None if self.risks is None else [fact.to_dict() for fact in self.risks],
             "by_source": {source.value: self.by_source[source.value] for source in ActionSource},
             "by_kind": {kind.value: self.by_kind[kind.value] for kind in DriftKind},
             "by_cause": dict(self.by_cause),
         }
-        findings = counts.pop("findings")
+        findings = [finding.to_dict() for finding in counts.pop("findings")]
         return {
             "schema": "trajkit.drift-check/1",
             "verdict": self.verdict.value,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,6 @@ def findings_table(findings: Sequence[DriftFinding]) -> pa.Table:
 
 
 def _row(finding: DriftFinding) -> dict[str, Any]:
-    fields = asdict(finding)
+    fields = finding.to_dict()
     evidence = fields.pop("evidence")
     return fields | {"evidence_json": json.dumps(evidence, ensure_ascii=False)}

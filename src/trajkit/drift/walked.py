@@ -6,13 +6,19 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, islice
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from trajkit.drift.difference import Difference
 from trajkit.drift.findings import UNEXPLAINED, DriftFinding
 from trajkit.records import Ids, Step
 from trajkit.sequence import SequenceStep
+from trajkit.tokenizer import Tokenizer
 
+_MOST_IDS = 2**22
+"""No vocabulary has so many ids."""
 SHOWN = 64
 """A region is cut here; `evidence.cut` says so."""
 
@@ -106,6 +112,11 @@ def told_apart(ids: Ids) -> tuple[int, int]:
     return len(ids), hash(ids.tobytes())
 
 
+def edges(pieces: Iterable[bytes]) -> tuple[int, ...]:
+    """Return where each of the first ids of a region ends, in bytes, of the bytes of each."""
+    return tuple(islice(accumulate(map(len, pieces)), SHOWN))
+
+
 def merged(found: Iterable[Found]) -> list[DriftFinding]:
     """Return findings in the order of their tokens, each difference once.
 
@@ -168,6 +179,8 @@ def _found(difference: Difference, around: _Around, cause_of: CauseOf) -> Found:
         recorded_text=difference.tokenizer.text(left),
         retokenized_text=difference.tokenizer.text(right),
         n_action_tokens=sum(one.end - one.start for one in covers),
+        recorded_edges=edges(mine.pieces[mine.start : mine.end]),
+        retokenized_edges=edges(theirs.pieces[theirs.start : theirs.end]),
         evidence=evidence,
     )
     return Found(
@@ -226,6 +239,29 @@ def facts_of(step: Step) -> dict[str, Any]:
         except (ValueError, RecursionError):
             known["message"] = None
     return {name: value for name, value in known.items() if value is not None}
+
+
+def require_actions_known(steps: Sequence[Step], tokenizer: Tokenizer) -> None:
+    """Raise I304, with its place, when an action holds an id outside the vocabulary.
+
+    The ids of all steps are looked at together: the vocabulary is asked once for each.
+    """
+    actions = [step.action_tokens for step in steps if step.action_tokens is not None]
+    if all(map(tokenizer.knows, _distinct(actions))):
+        return
+    for step in steps:
+        if step.action_tokens is not None:
+            tokenizer.require_known(step.action_tokens, "action", step.place)
+
+
+def _distinct(lists: Sequence[Ids]) -> Iterable[int]:
+    """Return each id of some lists once, in time linear in the ids."""
+    ids = np.concatenate(lists) if lists else np.empty(0, dtype=np.int32)
+    if not len(ids) or ids.min() < 0 or ids.max() >= _MOST_IDS:
+        return list(np.unique(ids).tolist())
+    is_there = np.zeros(int(ids.max()) + 1, dtype=np.bool_)
+    is_there[ids] = True
+    return list(np.flatnonzero(is_there).tolist())
 
 
 def unexplained(_difference: Difference) -> tuple[str, dict[str, Any]]:

@@ -6,8 +6,11 @@ import pytest
 from tests.builders import make_step, make_trajectory, tiny_tokenizer
 from tests.drift_builders import CHATML, ids_of, say, talk
 from tests.tokenizer_builders import TINY
+from trajkit import __version__
 from trajkit.drift.check import drift_check
-from trajkit.drift.findings import Route
+from trajkit.drift.findings import DriftKind, Route
+from trajkit.drift.price import DriftPrice, price_all
+from trajkit.drift.profile import Trait
 from trajkit.errors import InputError, UsageProblem
 from trajkit.records import ActionSource, Trajectory
 from trajkit.store.write import DatasetWriter, Provenance
@@ -24,7 +27,7 @@ def write(tmp_path) -> Any:
     """Return a function that writes trajectories and returns the dataset's path."""
 
     def written(*trajectories, **provenance):
-        path = tmp_path / "steps.parquet"
+        path = tmp_path / f"steps{len(list(tmp_path.iterdir()))}.parquet"
         with DatasetWriter(path) as writer:
             for trajectory in trajectories:
                 writer.write(trajectory)
@@ -97,18 +100,20 @@ def test_the_report_as_json_has_the_documented_keys(write):
     assert list(facts) == [
         *("schema", "verdict", "sampled_share", "checkable", "tokenizer"),
         *("n_trajectories", "n_drifted_trajectories", "n_steps", "n_checkable_steps"),
-        *("n_drifted_steps", "n_action_tokens", "n_drifted_action_tokens", "not_walked"),
-        *("template", "against"),
+        *("n_drifted_steps", "n_action_tokens", "n_checkable_action_tokens"),
+        *("n_drifted_action_tokens", "not_walked", "template", "against"),
+        *("price", "risks", "provenance"),
         *("by_source", "by_route", "by_kind", "by_cause", "findings"),
     ]
     assert facts["schema"] == "trajkit.drift-check/1"
     assert facts["by_source"] == {"sampled": 3, "retokenized": 0, "unknown": 0, "none": 0}
-    assert facts["by_kind"] == {"ids-only": 1, "text": 0, "structure": 0, "prefix": 0}
+    others = dict.fromkeys(["text", "structure", "prefix", "record"], 0)
+    assert facts["by_kind"] == {"ids-only": 1, **others}
     (finding,) = facts["findings"]
     assert list(finding) == [
         *("trajectory_id", "step_index", "route", "kind", "cause", "token_start", "action_start"),
         *("byte_start", "recorded_ids", "retokenized_ids", "recorded_text", "retokenized_text"),
-        *("n_action_tokens", "evidence"),
+        *("n_action_tokens", "recorded_edges", "retokenized_edges", "evidence"),
     ]
     assert finding["token_start"] == 2 + 2 + 2 + 2
 
@@ -274,14 +279,14 @@ def test_ids_of_two_actions_in_one_region_count_once_beside_what_ids_finds(write
 def test_routes_that_the_data_do_not_allow_do_not_hinder_a_clean_verdict(write):
     report = drift_check(write(clean()), TINY)
     assert report.not_walked == {"render": "no messages recorded"}
-    assert list(report.by_route) == ["ids", "chain", "join"]
+    assert list(report.by_route) == ["ids", "chain", "join", "self"]
     assert (report.is_clean, report.unchecked, report.template) == (True, {}, None)
 
 
 def test_routes_that_lack_an_argument_do(write):
     report = drift_check(write(clean()))
     needs = "needs -t TOKENIZER"
-    assert report.not_walked == {"ids": needs, "join": needs, "render": needs}
+    assert report.not_walked == dict.fromkeys(("ids", "join", "render", "self"), needs)
     assert report.verdict == "partly checked"
 
 
@@ -342,3 +347,95 @@ def test_another_recording_of_another_tokenizer_is_refused(write, tmp_path):
     with pytest.raises(InputError) as caught:
         drift_check(write(clean()), TINY, against=other)
     assert caught.value.code == "T102"
+
+
+def test_the_price_is_the_sum_over_all_trajectories_and_routes(write):
+    trajectories = [clean(), spelling(), broken()]
+    report = drift_check(write(*trajectories), TINY)
+    found = [
+        [f for f in report.findings if f.trajectory_id == t.trajectory_id] for t in trajectories
+    ]
+    tiny = load_tokenizer(TINY)
+    assert report.price == price_all(zip(trajectories, found, strict=True), tiny)
+    assert report.price is not None
+    exposure = report.price.exposure
+    assert (exposure.n_trajectories, exposure.n_drifted_trajectories) == (3, 2)
+    assert exposure.n_touched_tokens == report.n_drifted_action_tokens
+    assert report.price.by_rule["keep-recorded"].n_rows == 1 + 1 + 2
+    assert report.to_dict()["price"] == report.price.to_dict()
+
+
+def test_steps_that_nobody_asked_for_have_no_price(write):
+    report = drift_check(write(spelling()), TINY, steps=lambda index: index == 1)
+    assert report.price is None
+    assert report.to_dict()["price"] is None
+    assert drift_check(write(clean()), TINY, limit=1).price != DriftPrice()
+
+
+def test_what_was_checked_with_and_made_with_is_told(write):
+    tiny = load_tokenizer(TINY)
+    data = write(clean(), tokenizer_name="tiny", tokenizer_fingerprint=tiny.fingerprint)
+    made = drift_check(data, TINY).provenance
+    assert (made["trajkit"], made["tokenizer"]) == (__version__, "tiny")
+    assert made["tokenizer_fingerprint"] == made["data_tokenizer_fingerprint"] == tiny.fingerprint
+    assert made["template_sha256"] is None
+    bare = drift_check(data).provenance
+    assert (bare["tokenizer"], bare["tokenizers"]) == (None, None)
+    assert bare["data_tokenizer"] == "tiny"
+
+
+def wrong_record() -> Any:
+    """Return a trajectory without drift whose first step was cut and yet ended by itself."""
+    calls = [([1, 5], [SEARCH, IM_END]), ([1, 5, SEARCH, IM_END, NEWLINE, 1], [TOKYO])]
+    return make_trajectory(calls, finish_reason=["length", None])
+
+
+def test_a_record_that_contradicts_itself_is_no_drift_and_not_clean(write):
+    report = drift_check(write(wrong_record(), clean()), TINY)
+    assert (report.verdict, report.is_clean) == ("wrong record", False)
+    assert [finding.kind for finding in report.findings] == [DriftKind.RECORD]
+    assert (report.n_drifted_steps, report.n_drifted_trajectories) == (0, 0)
+    assert report.n_drifted_action_tokens == 0
+    assert report.price is not None
+    assert report.price.exposure.n_drifted_trajectories == 0
+    assert report.price.by_rule["drop"].n_lost_tokens == 0
+    both = drift_check(write(wrong_record(), spelling()), TINY)
+    assert (both.verdict, both.n_drifted_trajectories) == ("drift", 1)
+    only = drift_check(write(wrong_record()), TINY, routes=[Route.IDS, Route.CHAIN])
+    assert only.is_clean
+
+
+def test_text_alone_is_told_its_risks_by_its_tags_and_never_called_clean(write):
+    prompt = "<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n"
+    said = "<search>Tokyo</search>"
+    answer = "<information>many</information><answer>many</answer>"
+    first = make_step(0, action_text=said, text_delta=prompt, source_format="flat")
+    second = make_step(
+        1,
+        action_text=answer.partition("</information>")[2],
+        parent=first,
+        text_keep=len(prompt + said),
+        text_delta=answer.partition("</information>")[0] + "</information>",
+        source_format="flat",
+    )
+    data = write(Trajectory(trajectory_id="t", steps=(first, second)))
+    report = drift_check(data, TINY)
+    assert report.verdict == "not checkable"
+    assert report.risks is not None
+    assert [(risk.trait, risk.subject) for risk in report.risks] == [(Trait.STRADDLES, "search-r1")]
+    assert report.to_dict()["risks"][0]["trait"] == "boundary merges"
+    assert drift_check(data).risks is None  # nobody gave a tokenizer to look with
+
+
+def test_messages_alone_are_told_the_risks_of_the_template(write):
+    trimmed = CHATML.replace("m.content", "(m.content | trim)")
+    step = make_step(
+        action_text="Tokyo",
+        messages_json='[{"role": "user", "content": "search"}]',
+        action_message_json='{"role": "assistant", "content": "Tokyo"}',
+    )
+    data = write(Trajectory(trajectory_id="t", steps=(step,)))
+    report = drift_check(data, TINY, chat_template=ChatTemplate(source=trimmed))
+    assert Trait.TRIMS in {risk.trait for risk in report.risks or ()}
+    checked = drift_check(write(clean()), TINY, chat_template=ChatTemplate(source=trimmed))
+    assert checked.risks is None

@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from tests.builders import make_step
 from tests.tokenizer_builders import ROOT, TINY, metaspace, save
-from trajkit.drift.profile import Fact, Grade, Profile, Trait, profile
+from trajkit.drift.profile import Fact, Grade, Profile, Trait, markups_of, profile, text_risks
 from trajkit.drift.profile.traits import TRAITS, count
 from trajkit.errors import InputError, RefusedError
 from trajkit.markup import MARKUPS
+from trajkit.records import Trajectory
 from trajkit.template import ChatTemplate
 from trajkit.tokenizer import Tokenizer, load_tokenizer
 
@@ -385,3 +387,29 @@ def test_real_vocabularies_hold_so_many_ids_that_text_never_gives(name, n, n_bro
     found = profile(real(name), markups=())
     assert fact(found, Trait.UNREACHABLE).n == n
     assert fact(found, Trait.NOT_UTF8).n == n_broken
+
+
+def flat(text: str, answer: str) -> Trajectory:
+    """Return a trajectory of flat text whose one action is `answer`."""
+    step = make_step(text_delta=text, action_text=answer, source_format="flat")
+    return Trajectory(trajectory_id="t", steps=(step,))
+
+
+def test_the_tags_of_flat_text_are_known_by_what_stands_behind_the_prompt():
+    chatml = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    searched = flat(chatml, "<search>x</search>")
+    example = flat(chatml.replace("q", "write <search>x</search>"), "Paris")
+    assert [m.name for m in markups_of([searched, searched])] == ["search-r1"]
+    assert markups_of([example]) == []
+    assert markups_of([Trajectory(trajectory_id="t", steps=(make_step(),))]) == []
+
+
+def test_the_risks_of_text_are_those_of_its_joins_and_its_template():
+    tiny = load_tokenizer(TINY)
+    (search,) = (markup for markup in MARKUPS if markup.name == "search-r1")
+    whole = profile(tiny, ChatTemplate(source=PLANTED[Trait.TRIMS]), [search])
+    found = text_risks(tiny, ChatTemplate(source=PLANTED[Trait.TRIMS]), [search])
+    asked = {Trait.STRADDLES} | {fact.trait for fact in whole.template_facts}
+    assert found == tuple(risk for risk in whole.risks if risk.trait in asked)
+    assert {Trait.STRADDLES, Trait.TRIMS} <= {risk.trait for risk in found}
+    assert text_risks(tiny, None, []) == ()

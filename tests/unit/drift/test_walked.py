@@ -15,11 +15,14 @@ from trajkit.drift.walked import (
     Covered,
     action_spans,
     alone,
+    edges,
     facts_of,
     found_in,
     merged,
+    require_actions_known,
     unexplained,
 )
+from trajkit.errors import InputError
 from trajkit.records import ids_array
 from trajkit.sequence import SequenceStep
 
@@ -161,3 +164,26 @@ def test_differences_in_context_are_the_same_with_more_around_them():
     assert wide.byte_start == len("Tokyo\n") + len(tiny.token_bytes(7))
     np.testing.assert_array_equal(wide.recorded.ids, [TOKYO, NEWLINE, 7, *LETTERS, 9, 5])
     assert list(in_context([], lead, trail, ())) == []
+
+
+@pytest.mark.parametrize("wrong", [-1, 512, 2**22, 2**31 - 1])
+def test_an_unknown_id_is_refused_with_the_step_that_holds_it(wrong):
+    steps = [
+        make_step(0, prompt_delta=[1], action_tokens=[298, 2]),
+        make_step(1),
+        make_step(2, prompt_delta=[1], action_tokens=[298, wrong]),
+    ]
+    tiny = tiny_tokenizer()
+    require_actions_known(steps[:2], tiny)
+    require_actions_known([], tiny)
+    with pytest.raises(InputError) as caught:
+        require_actions_known(steps, tiny)
+    assert caught.value.code == "I304"
+    assert "(position 1)" in caught.value.message
+    assert caught.value.place is not None
+    assert caught.value.place.step_index == 2
+
+
+def test_edges_are_where_ids_end_and_no_more_of_them_than_are_shown():
+    assert edges([b"ab", b"", b"c"]) == (2, 2, 3)
+    assert len(edges([b"x"] * 999)) == SHOWN

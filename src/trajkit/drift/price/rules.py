@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajkit.drift.price.counts import Counts
-from trajkit.records import Step
+from trajkit.records import SegmentKind, Step
 
 _FORK_THRESHOLD = 1024
 """The default of TRL's `fork_threshold_tokens` and of slime's."""
@@ -74,14 +74,14 @@ class TrainerRule:
             n_findings: how often any route found drift in the trajectory.
         """
         rows = self.rows_of(steps, n_findings)
-        n_sampled = sum(int(sampled(step).sum()) for step in steps)
-        n_trained = n_sampled - rows.n_lost
+        n_all = sum(n_sampled(step) for step in steps)
+        n_trained = n_all - rows.n_lost
         return RuleCost(
             n_rows=rows.n_rows,
             n_trained_tokens=n_trained,
             n_lost_tokens=rows.n_lost,
             n_repeated_tokens=rows.n_repeated,
-            n_emptied_trajectories=int(n_sampled > 0 and n_trained == 0),
+            n_emptied_trajectories=int(n_all > 0 and n_trained == 0),
         )
 
 
@@ -99,6 +99,15 @@ def sampled(step: Step) -> NDArray[np.bool_]:
         return np.zeros(step.n_action_tokens, dtype=np.bool_)
     start = 0 if step.prompt_delta is None else len(step.prompt_delta)
     return mask[start : start + step.n_action_tokens]
+
+
+def n_sampled(step: Step, start: int = 0) -> int:
+    """Return how many ids of a step's action, from the place `start` on, `sampled` is true of."""
+    if step.exclude_reason is not None:
+        return 0
+    if any(segment.kind is SegmentKind.INSERTED for segment in step.segments or ()):
+        return int(sampled(step)[start:].sum())
+    return max(0, step.n_action_tokens - start)
 
 
 # --- which row, and what is left of it ---
@@ -171,9 +180,9 @@ def _merged(
             lost = 0
         else:
             del row_of[held.step_index]
-            lost = int(sampled(held)[left - (held.prompt_len or 0) :].sum())
+            lost = n_sampled(held, left - (held.prompt_len or 0))
         trained, repeated = rows[row]
-        rows[row] = trained - lost + int(sampled(step).sum()), repeated
+        rows[row] = trained - lost + n_sampled(step), repeated
         row_of[step.step_index] = row
         n_lost += lost
         previous = step
@@ -188,7 +197,7 @@ def _row_per_step(steps: Sequence[Step], _n_findings: int) -> _Rows:
 
 def _one_row_or_none(steps: Sequence[Step], _n_findings: int) -> _Rows:
     broken = any(_whole(step, previous) is None for previous, step in pairwise(steps))
-    n_lost = sum(int(sampled(step).sum()) for step in steps) if broken else 0
+    n_lost = sum(n_sampled(step) for step in steps) if broken else 0
     return _Rows(n_rows=int(bool(steps)), n_lost=n_lost)
 
 
@@ -198,7 +207,7 @@ _TREE = partial(_merged, join=_whole, held_by=_parent)
 def _tree_or_nothing(steps: Sequence[Step], n_findings: int) -> _Rows:
     if not n_findings:
         return _TREE(steps, n_findings)
-    return _Rows(n_rows=0, n_lost=sum(int(sampled(step).sum()) for step in steps))
+    return _Rows(n_rows=0, n_lost=sum(n_sampled(step) for step in steps))
 
 
 TRAINER_RULES: tuple[TrainerRule, ...] = (
@@ -256,3 +265,62 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
         rows_of=_tree_or_nothing,
     ),
 )
+
+
+# --- a straight line: what every rule does without being asked ---
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Sums over straight trajectories: themselves, steps, ids of all kinds, of actions, repeated.
+
+    What is repeated is what the prompts keep.
+    """
+
+    n_trajectories: int
+    n_steps: int
+    n_tokens: int
+    n_action: int
+    n_repeated: int
+
+
+def straight(steps: Sequence[Step]) -> Line | None:
+    """Return the sums over steps of which each goes on from all of the one before it.
+
+    Every rule makes one row of them, or one a step, and trains all. `None` when they are no such
+    line, or when rules could tell them apart all the same: ids are missing, nothing was sampled,
+    something is inserted or excluded.
+    """
+    n_tokens = n_action = n_repeated = 0
+    previous: Step | None = None
+    for step in steps:
+        delta, action, keep = step.prompt_delta, step.action_tokens, step.prompt_keep or 0
+        goes_on = step.parent is previous and (previous is None or keep == previous.sequence_len)
+        if not goes_on or delta is None or action is None or step.exclude_reason is not None:
+            return None
+        if any(segment.kind is SegmentKind.INSERTED for segment in step.segments or ()):
+            return None
+        n_action += len(action)
+        n_tokens += len(action) + len(delta)
+        n_repeated += keep
+        previous = step
+    return Line(1, len(steps), n_tokens, n_action, n_repeated) if n_action else None
+
+
+def costs_of_lines(line: Line, n_findings: int) -> dict[str, RuleCost]:
+    """Return what each rule makes of straight trajectories that all drifted, or none of them."""
+    one_row = RuleCost(n_rows=line.n_trajectories, n_trained_tokens=line.n_action)
+    row_per_step = RuleCost(
+        n_rows=line.n_steps, n_trained_tokens=line.n_action, n_repeated_tokens=line.n_repeated
+    )
+    dropped = RuleCost(n_lost_tokens=line.n_action, n_emptied_trajectories=line.n_trajectories)
+    others = {"row-per-step": row_per_step, "drop": dropped if n_findings else one_row}
+    return {rule.name: others.get(rule.name, one_row) for rule in TRAINER_RULES}
+
+
+def costs(steps: Sequence[Step], n_findings: int) -> dict[str, RuleCost]:
+    """Return what each rule makes of a trajectory; arguments as of `TrainerRule.cost`."""
+    line = straight(steps)
+    if line is not None:
+        return costs_of_lines(line, n_findings)
+    return {rule.name: rule.cost(steps, n_findings) for rule in TRAINER_RULES}

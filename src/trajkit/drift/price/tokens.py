@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
+from trajkit.drift.causes.window import TURN_ENDS
 from trajkit.drift.findings import DriftFinding, Route
 from trajkit.drift.price.counts import Counts
-from trajkit.drift.price.rules import TRAINER_RULES, RuleCost
+from trajkit.drift.price.rules import TRAINER_RULES, RuleCost, costs
 from trajkit.records import SegmentKind, Step, Trajectory, ids_array
 from trajkit.tokenizer import Tokenizer
 
@@ -122,7 +123,7 @@ def price_drift(
     return DriftPrice(
         exposure=_exposure(trajectory, findings, lines),
         mask_damage=_mask_damage(trajectory, findings, lines, tokenizer),
-        by_rule={rule.name: rule.cost(placed, len(findings)) for rule in TRAINER_RULES},
+        by_rule=costs(placed, len(findings)),
     )
 
 
@@ -258,7 +259,8 @@ def _mask_damage(
     damage = MaskDamage()
     if tokenizer is None:
         return MaskDamage(n_not_judged=len(findings))
-    stops = frozenset().union(*(_stop_ids(step, tokenizer) for step in trajectory.steps))
+    spelt = frozenset(i for i, text in tokenizer.control.items() if text in TURN_ENDS)
+    stops = spelt.union(*(_stop_ids(step, tokenizer) for step in trajectory.steps))
     judged: _Spans = defaultdict(list)
     joined: _Spans = defaultdict(list)
     # routes that know a region exactly go first; the same region found again is passed over

@@ -8,11 +8,13 @@
     turns.py       each turn of them: is it written as it was sampled, and kept so
     writing.py     what a template does with single things: clock, system prompt, arguments, null
     report.py      all of it → `Profile`
+    text.py        the risks of data that hold text alone
 
 Everything is measured by encoding and rendering; a configuration is only shown beside.
 """
 
 from trajkit.drift.profile.report import Profile, profile
+from trajkit.drift.profile.text import markups_of, text_risks
 from trajkit.drift.profile.traits import Fact, Grade, Trait
 
-__all__ = ["Fact", "Grade", "Profile", "Trait", "profile"]
+__all__ = ["Fact", "Grade", "Profile", "Trait", "markups_of", "profile", "text_risks"]

@@ -86,14 +86,6 @@ def profile(
         InputError: I102 or I201 when `tokenizer_config.json` is damaged.
         RefusedError: R105 when the template leaves its sandbox or goes over a limit.
     """
-    setting = setting or Setting()
-    setting = replace(setting, now=setting.now or NOW)
-    template_facts: list[Fact] = []
-    if template is not None:
-        asked = (turn_probes, writing_probes)
-        template_facts = list(
-            count(chain.from_iterable(ask(template, tokenizer, setting) for ask in asked))
-        )
     return Profile(
         tokenizer=tokenizer.name,
         fingerprint=tokenizer.fingerprint,
@@ -104,5 +96,17 @@ def profile(
             *pipeline_facts(tokenizer),
             *join_facts(tokenizer, markups),
         ),
-        template_facts=tuple(template_facts),
+        template_facts=template_facts_of(tokenizer, template, setting),
     )
+
+
+def template_facts_of(
+    tokenizer: Tokenizer, template: ChatTemplate | None, setting: Setting | None
+) -> tuple[Fact, ...]:
+    """Return what was looked for in a template, nothing without one."""
+    if template is None:
+        return ()
+    setting = setting or Setting()
+    setting = replace(setting, now=setting.now or NOW)
+    asked = (turn_probes, writing_probes)
+    return tuple(count(chain.from_iterable(ask(template, tokenizer, setting) for ask in asked)))

@@ -24,6 +24,7 @@ from trajkit.drift.walked import (
     Walked,
     action_spans,
     alone,
+    edges,
     facts_of,
     unexplained,
 )
@@ -245,6 +246,8 @@ def _finding(
         recorded_text=None if tokenizer is None else tokenizer.text(left),
         retokenized_text=None if tokenizer is None else tokenizer.text(right),
         n_action_tokens=max(0, keep + n_left - max(keep, prompt_len)),
+        recorded_edges=() if tokenizer is None else edges(tokenizer.pieces(left)),
+        retokenized_edges=() if tokenizer is None else edges(tokenizer.pieces(right)),
         evidence={
             "next_step_index": step.step_index,
             "n_kept": keep,

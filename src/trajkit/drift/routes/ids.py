@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from trajkit.align import same_ids
 from trajkit.drift.difference import differences
 from trajkit.drift.findings import Route
-from trajkit.drift.walked import CauseOf, Found, Walked, alone, found_in, unexplained
+from trajkit.drift.walked import (
+    CauseOf,
+    Found,
+    Walked,
+    alone,
+    found_in,
+    require_actions_known,
+    unexplained,
+)
 from trajkit.records import Ids, Step, Trajectory
 from trajkit.tokenizer import Tokenizer
 
@@ -43,7 +51,8 @@ def check_ids(
     Raises:
         InputError: I304 when an id is outside the vocabulary.
     """
-    actions = [_known(step, tokenizer) for step in steps]
+    require_actions_known(steps, tokenizer)
+    actions = [_action(step) for step in steps]
     texts = tokenizer.decode_batch(actions)
     distinct = list(dict.fromkeys(texts))
     encoded = dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
@@ -56,9 +65,7 @@ def check_ids(
         yield step, list(found_in(parts, [alone(step)], step.prompt_len or 0, cause_of))
 
 
-def _known(step: Step, tokenizer: Tokenizer) -> Ids:
-    """Return a step's action after checking each id: decoding would drop an unknown one."""
+def _action(step: Step) -> Ids:
     if step.action_tokens is None:
         raise ValueError("only steps with action ids have an ids route")
-    tokenizer.require_known(step.action_tokens, "action", step.place)
     return step.action_tokens

@@ -1,5 +1,7 @@
+import re
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import make_step, make_trajectory
-from trajkit.drift.price.rules import TRAINER_RULES, RuleCost
+from trajkit.drift.price.rules import TRAINER_RULES, RuleCost, costs
 from trajkit.records import Segment, SegmentKind
 from trajkit.sequence import build_sequences
 
@@ -120,6 +122,13 @@ def test_rules_have_names_of_their_own_and_say_where_they_were_read():
     assert all(rule.source and rule.formula.endswith(".") for rule in TRAINER_RULES)
 
 
+def test_the_readme_has_a_row_for_each_rule_in_order():
+    readme = (Path(__file__).parents[4] / "README.md").read_text()
+    section = readme.split("## What drift-check finds")[1].split("\n## ")[0]
+    table = section.split("| rule | ")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.M) == list(RULES)
+
+
 # --- the rules by their words, on whole prompts ---
 
 
@@ -224,3 +233,14 @@ def test_every_sampled_token_is_trained_or_lost(calls, n_findings):
         got = cost(name, calls, n_findings)
         assert got.n_trained_tokens + got.n_lost_tokens == n_sampled
         assert min(got.n_trained_tokens, got.n_lost_tokens, got.n_rows) >= 0
+
+
+@given(trees() | lines(), st.integers(0, 2), st.booleans(), st.booleans())
+def test_what_is_known_without_asking_a_rule_is_what_it_says(calls, n_findings, cut, excludes):
+    n = len(calls)
+    inserted = [(Segment(SegmentKind.INSERTED, 0, 1),) if cut else None, *[None] * (n - 1)]
+    excluded = [None] * (n - 1) + ["abandoned" if excludes else None]
+    steps = make_trajectory(calls, segments=inserted, exclude_reason=excluded).steps
+    assert costs(steps, n_findings) == {
+        rule.name: rule.cost(steps, n_findings) for rule in TRAINER_RULES
+    }
