@@ -14,6 +14,7 @@ import pytest
 from tests.builders import make_step, make_trajectory
 from tests.drift_builders import CHATML, ids_of, say, talk
 from tests.tokenizer_builders import TINY, metaspace, save
+from trajkit.demo.write import write_demo
 from trajkit.records import ActionSource, Trajectory
 from trajkit.store.write import DatasetWriter, Provenance
 from trajkit.tokenizer import load_tokenizer
@@ -326,3 +327,18 @@ def test_a_template_that_is_named_must_be_one_even_where_there_are_no_messages(f
     assert (done.returncode, "error[T105]" in done.stderr) == (3, True)
     done = trajkit("drift-check", data, "-t", TINY, "--chat-template", folder / "gone.jinja")
     assert (done.returncode, "error[F101]" in done.stderr) == (4, True)
+
+
+@pytest.mark.torch
+def test_a_checkpoint_prices_the_other_spellings(tmp_path):
+    write_demo(tmp_path / "demo")
+    steps = tmp_path / "steps.parquet"
+    trajkit("ingest", tmp_path / "demo" / "logs", "-o", steps, "-t", TINY)
+    options = ("-t", TINY, "--model", TINY, "--device", "cpu")
+    price = json.loads(trajkit("drift-check", steps, *options, "--format", "json").stdout)
+    told = price["logprob_price"]
+    assert (told["n_steps"], told["n_regions"], told["n_unknown_steps"]) == (2, 2, 0)
+    assert told["share_outside"] is not None
+    text = trajkit("drift-check", steps, *options).stdout
+    assert "log-probs: an action re-tokenised is worth" in text
+    assert trajkit("drift-check", steps, "--model", TINY).returncode == 2

@@ -66,6 +66,15 @@ def drift_check(
     trajectory: Only = None,
     step: Steps = None,
     limit: Limit = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="DIR", help="Price the other spellings with this checkpoint, too."
+        ),
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where --model runs.")
+    ] = "auto",
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,6 +135,7 @@ def drift_check(
                 "--trajectory": trajectory,
                 "--step": step,
                 "--limit": limit,
+                "--model": model,
                 "--fail-on": fail_on,
                 "--allow-partial": allow_partial,
                 "--fix": fix,
@@ -141,6 +151,8 @@ def drift_check(
                 "drift-check needs DATA",
                 hint="trajkit drift-check DATA -t TOKENIZER, or --route profile without data",
             )
+        if model is not None and tokenizer is None:
+            raise UsageProblem("U103", "--model needs a tokenizer", hint="give it with -t PATH")
         checked = _checked(
             data,
             tokenizer,
@@ -159,6 +171,12 @@ def drift_check(
         from trajkit.cli.drift_forms import print_report
 
         report, measured = checked
+        if model is not None and tokenizer is not None:
+            from trajkit.engine.drift_price import price_drift_with_model
+
+            report.logprob_price = price_drift_with_model(
+                data, tokenizer, model, device=device, only=frozenset(trajectory or ()), limit=limit
+            )
         print_report(printer, report, output_format, data=data, measured=measured, fix=fix)
     if _fails(report, measured, allow_partial):
         raise typer.Exit(ExitCode.FINDINGS)

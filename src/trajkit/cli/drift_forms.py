@@ -112,17 +112,18 @@ def _print_text(
 
 def _print_findings(printer: Printer, report: DriftReport, groups: Sequence[Group]) -> None:
     printer.line()
-    printer.table(say.group_rows(groups), right="23", head=True)
+    printer.table([row[:-1] for row in say.group_rows(groups)], right="23", head=True)
     price = report.price
     if price is not None and (bars := say.histogram(price, is_ascii=printer.ascii)):
         printer.line(f"  {bars}")
     if price is not None and price.exposure.n_drifted_trajectories:
         printer.line()
-        printer.lines(say.price_lines(price))
+        printer.lines(say.price_lines(price, report.logprob_price))
         printer.table(say.rule_rows(price), right="123", head=True)
     for group in groups[:_WINDOWS]:
         printer.line()
         printer.lines(say.window_lines(group.worst))
+        printer.line(f"  {say.what_of(group)}")
         printer.table(say.window_rows(group.worst, is_ascii=printer.ascii))
     printer.line()
     rest = len(report.findings) - min(len(groups), _WINDOWS)
@@ -169,7 +170,7 @@ def _markdown(report: DriftReport, measured: Sequence[Measured], fix: bool) -> I
     price = report.price
     if price is not None and price.exposure.n_drifted_trajectories:
         yield ""
-        yield from (f"- {line}" for line in say.price_lines(price))
+        yield from (f"- {line}" for line in say.price_lines(price, report.logprob_price))
         yield ""
         yield from _md_table(say.rule_rows(price), right="123")
     for group in groups[:_MD_WINDOWS]:

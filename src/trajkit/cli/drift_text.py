@@ -11,7 +11,7 @@ from trajkit.safe.text import shorten, visible
 
 if TYPE_CHECKING:
     from trajkit.drift.findings import DriftFinding, DriftReport
-    from trajkit.drift.price import DriftPrice
+    from trajkit.drift.price import DriftPrice, LogprobPrice
     from trajkit.drift.profile import Fact
     from trajkit.drift.ranking import Group
     from trajkit.drift.thresholds import Measured
@@ -139,7 +139,7 @@ def group_rows(groups: Sequence[Group]) -> list[list[str]]:
     """Return a row for each cause, the names of the columns first."""
     from trajkit.drift.ranking import severity_name
 
-    rows = [["cause", "kind", "regions", "action tokens", "damages", ""]]
+    rows = [["cause", "kind", "regions", "action tokens", "damages", "what it is"]]
     for group in groups:
         counts = f"{group.n_regions:,}", f"{group.n_action_tokens:,}"
         name = group.cause if group.check is None else f"check {group.check}"
@@ -197,7 +197,7 @@ def _bars(counts: Sequence[int], is_ascii: bool) -> str:
     return "".join(signs[(n * len(signs) - 1) // most] if n else none for n in counts)
 
 
-def price_lines(price: DriftPrice) -> Iterator[str]:
+def price_lines(price: DriftPrice, logprobs: LogprobPrice | None = None) -> Iterator[str]:
     """Yield what drift reaches and which masks it breaks."""
     reached = price.exposure
     touched = of(reached.n_touched_tokens, reached.n_action_tokens)
@@ -206,6 +206,23 @@ def price_lines(price: DriftPrice) -> Iterator[str]:
     damage = price.mask_damage.to_dict()
     broken = [f"{damage[name]:,} {what}" for name, what in _MASK if damage[name]]
     yield "mask damage: " + ("; ".join(broken) or "none")
+    if logprobs is not None:
+        yield _logprob_line(logprobs)
+
+
+def _logprob_line(price: LogprobPrice) -> str:
+    """Return what the other spellings are worth to a checkpoint, in a sentence."""
+    told = price.summary()
+    if told["region_median"] is None:
+        return "log-probs: no step spelt otherwise could be scored"
+    said = (
+        f"log-probs: an action re-tokenised is worth {told['region_median']:+.1f} nats a region in "
+        f"the median, {told['region_worst']:+.1f} at worst"
+    )
+    if told["share_outside"] is not None:
+        said += f"; {told['share_outside']:.1%} of {price.n_later_tokens:,} unchanged tokens behind"
+        said += " leave the ratios 0.8 to 1.2"
+    return said
 
 
 def rule_rows(price: DriftPrice) -> list[list[str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trajkit.records import ActionSource
 
 if TYPE_CHECKING:
-    from trajkit.drift.price import DriftPrice
+    from trajkit.drift.price import DriftPrice, LogprobPrice
     from trajkit.drift.profile import Fact
 
 
@@ -139,6 +139,8 @@ class DriftReport:
     """The other recording: data, and `n_other_trajectories`, those that only it has."""
     price: DriftPrice | None = None
     """What the drift costs; `None` where only some steps were asked for."""
+    logprob_price: LogprobPrice | None = None
+    """What route ids' other spellings are worth to a checkpoint; `None` where none was asked."""
     risks: tuple[Fact, ...] | None = None
     """What would drift in data that cannot be checked; `None` where nobody looked."""
     provenance: dict[str, str | None] = field(default_factory=dict)
@@ -191,6 +193,7 @@ class DriftReport:
         counts = told | {
             "by_route": {name: asdict(count) for name, count in self.by_route.items()},
             "price": None if self.price is None else self.price.to_dict(),
+            "logprob_price": None if self.logprob_price is None else self.logprob_price.told(),
             "risks": None if self.risks is None else [fact.to_dict() for fact in self.risks],
             "by_source": {source.value: self.by_source[source.value] for source in ActionSource},
             "by_kind": {kind.value: self.by_kind[kind.value] for kind in DriftKind},

@@ -78,6 +78,15 @@ class LogprobPrice(Counts):
             "step_max_abs": _quantile(steps, 1.0),
         }
 
+    def told(self) -> dict[str, Any]:
+        """Return the price as reports have it: the summary, and what it is of."""
+        return {
+            "n_regions": len(self.region_differences),
+            "n_steps": len(self.step_differences),
+            **{name: value for name, value in self.to_dict().items() if name.startswith("n_")},
+            **self.summary(),
+        }
+
 
 def price_logprobs(steps: Iterable[StepLogprobs]) -> LogprobPrice:
     """Return what the drift of steps costs in log-probs.
