@@ -25,14 +25,37 @@ MASKS = FIXTURES / "masks"
 @cache
 def glm() -> Tokenizer:
     """Return a byte vocabulary whose turns are opened by role ids and ended by nothing."""
+    names = ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+    return _bytes_and(names, "glm")
+
+
+@cache
+def mistral() -> Tokenizer:
+    """Return a byte vocabulary whose turns end with the id that ends texts, which pads too."""
+    return _bytes_and(("[INST]", "[/INST]", "</s>"), "mistral")
+
+
+@cache
+def thinker() -> Tokenizer:
+    """Return a byte vocabulary in which the tags of thoughts are one token each."""
+    return _bytes_and(("<|im_start|>", "<|im_end|>", "<think>", "</think>"), "thinker")
+
+
+@cache
+def harmony() -> Tokenizer:
+    """Return a byte vocabulary whose messages have channels."""
+    names = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
+    return _bytes_and(names, "harmony")
+
+
+def _bytes_and(names: tuple[str, ...], name: str) -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: token_id for token_id, token in enumerate(alphabet)}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    names = ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
     backend.add_special_tokens(list(names))
-    return Tokenizer(backend, "glm")
+    return Tokenizer(backend, name)
 
 
 def encode(text: str, tokenizer: Tokenizer | None = None) -> list[int]:

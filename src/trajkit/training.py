@@ -1,8 +1,8 @@
 """Which tokens a loss counts: one policy by name, a pure function of a sequence and its spans.
 
 `action_mask` is a fact, the loss mask a choice. What a policy needs to know beyond the recorded
-spans (thoughts, answers) is told by tags in the action's own text: a token belongs to the tag that
-its first byte lies in.
+spans (thoughts, answers) is told by tags in the action's own text (a token belongs to the tag that
+its first byte lies in), or by the channels of Harmony messages.
 """
 
 from __future__ import annotations
@@ -11,19 +11,25 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 
 from trajkit.errors import UsageProblem
 from trajkit.markup import MARKUPS, Side
-from trajkit.records import Mask, SegmentKind, Step
+from trajkit.records import Ids, Mask, SegmentKind, Step
 from trajkit.sequence import SequenceStep, Span, TokenSequence
 from trajkit.tokenizer import Tokenizer
 
 _Choice: TypeAlias = Callable[["Role"], bool]
 _PARTS = frozenset({SegmentKind.THINK, SegmentKind.TOOL_CALL, SegmentKind.ANSWER})
+_CHANNELS = {"analysis": SegmentKind.THINK, "final": SegmentKind.ANSWER}
+"""What a Harmony channel holds; a message to somebody is a call on any channel."""
+_HARMONY_ENDS = ("<|end|>", "<|return|>", "<|call|>")
+_HEADER_TOKENS = 32
+Part: TypeAlias = tuple[SegmentKind, int, int]
+"""A kind, and the half-open span of tokens of an action that has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +41,14 @@ class Role:
         kind: what it is.
         is_action: whether the policy sampled it.
         beside: the kinds there are in the step's action.
+        is_last: whether it stands in the last part of that kind.
     """
 
     step: Step
     kind: SegmentKind
     is_action: bool
     beside: frozenset[SegmentKind]
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +88,7 @@ TRAIN_POLICIES: tuple[TrainPolicy, ...] = (
             token.is_action
             and token.step.is_terminal
             and token.kind in (SegmentKind.ANSWER, SegmentKind.STOP)
+            and token.is_last
             and SegmentKind.ANSWER in token.beside
         ),
         needs_kinds=True,
@@ -152,9 +161,15 @@ def loss_mask(
             if tokenizer is None:
                 raise _needs_tokenizer(place)
             spans = [part for span in spans for part in _by_tag(sequence, span, tokenizer)]
-        beside = frozenset(span.kind for span in spans if span.is_action)
+        last = {span.kind: span for span in spans if span.is_action}
         for span in spans:
-            role = Role(step=place.step, kind=span.kind, is_action=span.is_action, beside=beside)
+            role = Role(
+                step=place.step,
+                kind=span.kind,
+                is_action=span.is_action,
+                beside=frozenset(last),
+                is_last=last.get(span.kind) is span,
+            )
             mask[span.start : span.end] = policy.counts(role)
     mask.setflags(write=False)
     return mask
@@ -167,19 +182,72 @@ def _says_text_only(spans: Sequence[Span]) -> bool:
 
 
 def _by_tag(sequence: TokenSequence, span: Span, tokenizer: Tokenizer) -> Iterator[Span]:
-    """Yield the parts of a span of plain action text, by the tags in it; any other span itself."""
+    """Yield the parts of a span of plain action text, by what marks them; any other span itself."""
     if not span.is_action or span.kind is not SegmentKind.TEXT:
         yield span
         return
     ids = sequence.token_ids[span.start : span.end]
-    kinds = kinds_by_tag(tokenizer.pieces(ids))
-    if int(ids[-1]) in tokenizer.control:
-        kinds[-1] = SegmentKind.STOP
-    at = span.start
-    for kind, run in groupby(kinds):
-        end = at + len(list(run))
-        yield replace(span, start=at, end=end, kind=kind)
-        at = end
+    before = sequence.token_ids[max(span.start - _HEADER_TOKENS, 0) : span.start]
+    parts = _by_channel(before, ids, tokenizer) or list(_by_blocks(ids, tokenizer))
+    for kind, start, end in parts:
+        yield replace(span, start=span.start + start, end=span.start + end, kind=kind)
+
+
+def _by_blocks(ids: Ids, tokenizer: Tokenizer) -> Iterator[Part]:
+    """Yield the parts of an action by its tags; a control id at its end that is no tag stops it."""
+    pieces = tokenizer.pieces(ids)
+    n = len(pieces)
+    is_stopped = int(ids[-1]) in tokenizer.control and pieces[-1] not in _tags()
+    for kind, start, end in blocks_by_tag(pieces):
+        left = min(end, n - is_stopped)
+        if left > start:
+            yield kind, start, left
+    if is_stopped:
+        yield SegmentKind.STOP, n - 1, n
+
+
+def _by_channel(before: Ids, ids: Ids, tokenizer: Tokenizer) -> list[Part]:
+    """Return the parts of a Harmony action, one a message, the header and the end with it.
+
+    Args:
+        before: the ids right before the action, where its first header may begin.
+        ids: the action.
+        tokenizer: has the control ids `<|channel|>` and `<|message|>`, or nothing is returned.
+    """
+    named = _harmony_ids(tokenizer)
+    if not {"<|start|>", "<|channel|>", "<|message|>"} <= set(named):
+        return []
+    whole = np.concatenate([before, ids])
+    opens = np.flatnonzero(whole == named["<|start|>"])
+    ends = np.isin(whole, [named[name] for name in _HARMONY_ENDS if name in named])
+    n_before = len(before)
+    prior = [at for at in opens.tolist() if at < n_before and not ends[at:n_before].any()]
+    starts = [prior[-1] if prior else n_before, *opens[opens >= n_before].tolist()]
+    bodies = np.flatnonzero(whole == named["<|message|>"])
+    parts: list[Part] = []
+    for start, end in pairwise([*dict.fromkeys(starts), len(whole)]):
+        spot = int(np.searchsorted(bodies, start))
+        body = int(bodies[spot]) if spot < len(bodies) and bodies[spot] < end else end
+        kind = _kind_of_header(whole[start:body], named["<|channel|>"], tokenizer)
+        if end > n_before:
+            parts.append((kind, max(start - n_before, 0), end - n_before))
+    return parts
+
+
+@lru_cache(maxsize=8)
+def _harmony_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the control ids of Harmony that a vocabulary has, by name."""
+    names = {"<|start|>", "<|channel|>", "<|message|>", *_HARMONY_ENDS}
+    return {name: token_id for token_id, name in tokenizer.control.items() if name in names}
+
+
+def _kind_of_header(header: Ids, channel: int, tokenizer: Tokenizer) -> SegmentKind:
+    """Return what a Harmony message is; plain text where its channel is none that is known."""
+    at = np.flatnonzero(header == channel)
+    name = tokenizer.text(header[at[-1] + 1 :]).split() if len(at) else []
+    if " to=" in f" {tokenizer.text(header)}":
+        return SegmentKind.TOOL_CALL
+    return _CHANNELS.get(name[0].partition("<|")[0] if name else "", SegmentKind.TEXT)
 
 
 def _needs_tokenizer(place: SequenceStep) -> UsageProblem:
@@ -192,7 +260,12 @@ def _needs_tokenizer(place: SequenceStep) -> UsageProblem:
 
 
 def kinds_by_tag(pieces: Sequence[bytes]) -> list[SegmentKind]:
-    """Return the kind of each token of an action: of the tag that its first byte lies in.
+    """Return the kind of each token of an action, as `blocks_by_tag` parts it."""
+    return [kind for kind, start, end in blocks_by_tag(pieces) for _ in range(start, end)]
+
+
+def blocks_by_tag(pieces: Sequence[bytes]) -> Iterator[Part]:
+    """Yield the parts of an action, by the tag that the first byte of a token lies in.
 
     Tags are those that the policy writes in a known tag profile; a tag that is not closed goes on
     to the end. The tags themselves belong to what they enclose. Thoughts that the prompt opened end
@@ -200,17 +273,27 @@ def kinds_by_tag(pieces: Sequence[bytes]) -> list[SegmentKind]:
     """
     data = b"".join(pieces)
     starts = np.cumsum([0, *map(len, pieces[:-1])]) if pieces else np.empty(0, dtype=np.int64)
-    kinds = [SegmentKind.TEXT] * len(pieces)
+    at = 0
     for match in _blocks().finditer(data):
-        kind = _kind_of(match)
         first, last = np.searchsorted(starts, match.span(), side="left").tolist()
-        kinds[first:last] = [kind] * (last - first)
-    return kinds
+        for kind, start, end in ((SegmentKind.TEXT, at, first), (_kind_of(match), first, last)):
+            if end > start:
+                yield kind, start, end
+        at = max(at, last)
+    if len(pieces) > at:
+        yield SegmentKind.TEXT, at, len(pieces)
 
 
 def _kind_of(match: re.Match[bytes]) -> SegmentKind:
     group = match.lastgroup or ""
     return SegmentKind.THINK if group == "prefilled" else SegmentKind(group.rpartition("_")[0])
+
+
+@lru_cache(maxsize=1)
+def _tags() -> frozenset[bytes]:
+    """Return the tags of the policy, opening and closing."""
+    own = [tag for markup in MARKUPS for tag in markup.tags if tag.writer is Side.POLICY]
+    return frozenset(text.encode() for tag in own for text in (tag.open, tag.close) if text)
 
 
 @lru_cache(maxsize=1)

@@ -163,7 +163,8 @@ def test_an_ambiguous_mask_is_an_error_until_it_is_said(tmp_path):
     done = trajkit(path, "-t", TINY)
     assert (done.returncode, "error[I406]" in done.stderr) == (3, True)
     assert "--align response|shifted" in done.stderr
-    assert trajkit(path, "-t", TINY, "--align", "response").returncode == 0
+    rule = ("--rule", "padding-trained")
+    assert trajkit(path, "-t", TINY, "--align", "response", *rule).returncode == 0
 
 
 @pytest.mark.parametrize("form", ["text", "json", "jsonl", "github", "sarif"])
@@ -174,6 +175,54 @@ def test_no_text_of_the_data_acts_on_a_terminal(form, tmp_path):
     assert done.stdout
     for output in (done.stdout, done.stderr):
         assert not set(output) & {"\x1b", "\x07", "\u202e", "\r"}
+
+
+def test_where_no_turn_is_marked_nothing_is_called_clean(tmp_path):
+    bare = row_of([("[INST] how many? [/INST] four", 1)], id="a")
+    done = trajkit(write_rows(tmp_path / "r.jsonl", bare), "-t", TINY)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    told = "not checkable: no turn markers in 1 of 1 sequence"
+    assert lines[0] == f"{told}; nothing else found"
+    assert {"all-trained", "context-trained", "mask-shifted"} <= {line.strip() for line in lines}
+    document = json.loads(
+        trajkit(tmp_path / "r.jsonl", "-t", TINY, "--format", "json").stdout,
+    )
+    assert document["n_without_turns"] == 1
+    assert "context-trained" in document["not_run"]
+    assert "padding-trained" not in document["not_run"]
+    chosen = trajkit(tmp_path / "r.jsonl", "-t", TINY, "--rule", "padding-trained")
+    assert chosen.returncode == 0
+    turns = row_of([(HEADER, 0), ("four<|im_end|>", 1)], id="b")
+    both = trajkit(write_rows(tmp_path / "r.jsonl", bare, turns), "-t", TINY)
+    assert both.stdout.startswith("partly checkable: no turn markers in 1 of 2 sequences")
+    wrong = row_of([("a", 1), ("<|im_end|>", 0)], id="c")
+    told = trajkit(write_rows(tmp_path / "r.jsonl", wrong), "-t", TINY).stdout.splitlines()[0]
+    assert told.endswith(
+        "1 error in 1 of 1 trajectories; not checkable: no turn markers in 1 of 1 sequence"
+    )
+
+
+def test_a_note_of_a_rule_about_errors_is_shown_as_a_note(tmp_path):
+    row = row_of([(HEADER, 0), ("four, and not five<|im_end|>", 1)], id="a")
+    row["logprobs"] = [-0.5 * bit for bit in row["loss_mask"]]
+    row["logprobs"][-1] = 0.0
+    done = trajkit(write_rows(tmp_path / "r.jsonl", row), "-t", TINY)
+    assert done.returncode == 0
+    assert re.search(r"^  placeholder-logprobs  note ", done.stdout, re.M)
+
+
+def test_no_line_of_a_comparison_begins_with_words_of_the_data(tmp_path):
+    name = "::error file=x::pwned"
+    left = row_of([(HEADER, 0), ("four<|im_end|>", 1)], id=name)
+    right = row_of([(HEADER, 0), ("four", 1), ("<|im_end|>", 0)], id=name)
+    other = row_of([(HEADER, 0), ("five<|im_end|>", 1)], id=name)
+    path = write_rows(tmp_path / "l.jsonl", left)
+    for number, row in enumerate((right, other)):
+        second = write_rows(tmp_path / f"{number}.jsonl", row)
+        done = trajkit(path, "--against", second, "-t", TINY)
+        assert name in done.stdout
+        assert not any(line.lstrip().startswith("::") for line in done.stdout.splitlines())
 
 
 def test_the_report_goes_into_a_file(tmp_path):

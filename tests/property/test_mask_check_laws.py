@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mask_builders import encode, judge, rules_in
+from trajkit.masks.rules import MASK_RULES
 
 USER = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 words = st.text(st.sampled_from("abc de\n東"), min_size=1, max_size=8)
@@ -83,3 +84,27 @@ def test_a_chat_trained_on_its_answers_is_clean_and_moved_by_one_it_is_shifted(t
     assert rules_in(check({"input_ids": ids, "loss_mask": [1] * len(ids)})) == {"all-trained": 1}
     labels = [token_id if bit else -100 for token_id, bit in zip(ids, mask, strict=True)]
     assert rules_in(check({"input_ids": ids, "labels": labels})) == {}
+
+
+@settings(max_examples=80)
+@given(rows(), st.sampled_from(["<|im_end|>", "<|endoftext|>", "a"]), st.integers(1, 5))
+def test_padding_that_attention_leaves_out_changes_no_finding(row, pad, n):
+    row.setdefault("attention_mask", [1] * len(row["input_ids"]))
+    padding = encode(pad) * n
+    padded = {
+        name: [*values, *(padding if name == "input_ids" else [0] * len(padding))]
+        for name, values in row.items()
+        if isinstance(values, list)
+    }
+    left, right = (check(given) for given in (row, {**row, **padded}))
+    assert [(f.rule, f.token_start, f.token_end) for f in left.findings] == [
+        (f.rule, f.token_start, f.token_end) for f in right.findings
+    ]
+
+
+@settings(max_examples=60)
+@given(rows(), st.sampled_from([rule.code for rule in MASK_RULES]))
+def test_a_rule_alone_finds_at_least_what_it_finds_among_others(row, code):
+    whole = check(row).by_rule[code]
+    with tempfile.TemporaryDirectory() as folder:
+        assert judge(Path(folder), row, rules=[code]).by_rule[code] >= whole

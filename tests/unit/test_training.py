@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import make_step, make_trajectory, tiny_tokenizer
-from tests.mask_builders import bits, encode
+from tests.mask_builders import bits, encode, harmony, thinker
 from trajkit.errors import UsageProblem
 from trajkit.records import Segment, SegmentKind, Trajectory
 from trajkit.sequence import TokenSequence, build_sequences
@@ -113,6 +113,91 @@ def test_thoughts_and_answers_are_told_by_their_tags():
     }
     answer = "<answer>4</answer><|im_end|>"
     assert told == {"no-think": "\n" + answer, "answer": answer}
+
+
+@pytest.mark.parametrize(
+    ("action", "policy", "counted"),
+    [
+        (
+            "<answer>3</answer> no <answer>4</answer><|im_end|>",
+            "answer",
+            "<answer>4</answer><|im_end|>",
+        ),
+        ("<answer>3</answer>\n<answer>4</answer>", "answer", "<answer>4</answer>"),
+        ("<answer>4</answer>", "no-think", "<answer>4</answer>"),
+    ],
+)
+def test_the_last_answer_is_the_final_one(action, policy, counted):
+    assert counts(action, policy) == counted
+
+
+def test_neighbouring_answers_are_two():
+    action = "<answer>3</answer><answer>4</answer>"
+    assert counts(action, "answer", thinker()) == "<answer>4</answer>"
+
+
+@pytest.mark.parametrize(
+    ("action", "no_think"),
+    [
+        ("<think>so</think>", ""),
+        ("<think>so", ""),
+        ("<think>so<|im_end|>", "<|im_end|>"),
+        ("<think>so</think>a<|im_end|>", "a<|im_end|>"),
+    ],
+)
+def test_an_action_that_ends_with_its_thoughts(action, no_think):
+    assert counts(action, "no-think", thinker()) == no_think
+
+
+ANALYSIS = "<|channel|>analysis<|message|>so<|end|>"
+FINAL = "<|start|>assistant<|channel|>final<|message|>4<|return|>"
+CALL_TEXT = (
+    "<|start|>assistant<|channel|>commentary to=functions.f<|constrain|>json<|message|>{}<|call|>"
+)
+ADDRESSED = "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>"
+PREAMBLE = "<|start|>assistant<|channel|>commentary<|message|>first<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("action", "no_think", "answer"),
+    [
+        (ANALYSIS + FINAL, FINAL, FINAL),
+        (ANALYSIS + PREAMBLE + FINAL, PREAMBLE + FINAL, FINAL),
+        (ANALYSIS + CALL_TEXT, CALL_TEXT, ""),
+        (ANALYSIS + ADDRESSED, ADDRESSED, ""),
+        (ANALYSIS[:-7], "", ""),
+        (FINAL[18:], FINAL[18:], FINAL[18:]),
+        ("<|channel|>other<|message|>x<|return|>", "<|channel|>other<|message|>x<|return|>", ""),
+    ],
+)
+def test_harmony_messages_are_told_by_their_channels(action, no_think, answer):
+    assert counts(action, "no-think", harmony()) == no_think
+    assert counts(action, "answer", harmony()) == answer
+
+
+def test_a_channel_that_the_prompt_opened_is_the_actions():
+    prompt = "<|start|>assistant<|channel|>analysis<|message|>"
+    assert counts("so<|end|>" + FINAL, "no-think", harmony(), prompt) == FINAL
+    ended = "<|start|>assistant<|channel|>analysis<|message|>a<|end|>"
+    assert counts("x<|end|>", "no-think", harmony(), ended) == "x<|end|>"
+
+
+def test_control_text_in_a_message_is_no_channel():
+    ids = [*encode("<|channel|>final<|message|>", harmony())]
+    ids += [int(i) for i in b"<|channel|>analysis"]
+    (sequence,) = build_sequences(make_trajectory([([1, 5], ids)]))
+    mask = loss_mask(sequence, policy_named("no-think"), harmony())
+    assert mask[2:].all()
+
+
+def counts(action: str, policy: str, tokenizer=None, prompt: str = "a") -> str:
+    """Return the text that a policy counts of one action."""
+    tokenizer = tokenizer or tiny_tokenizer()
+    calls = [(encode(prompt, tokenizer), encode(action, tokenizer))]
+    (sequence,) = build_sequences(make_trajectory(calls))
+    mask = loss_mask(sequence, policy_named(policy), tokenizer)
+    text: str = tokenizer.text(sequence.token_ids[mask])
+    return text
 
 
 def test_without_a_tokenizer_parts_that_nothing_names_are_not_guessed():

@@ -157,6 +157,8 @@ def _verdict(report: MaskReport) -> str:
     if not report.n_sequences and not report.findings:
         return "not checkable: no ids, so no mask can be told"
     if not report.findings:
+        if report.n_without_turns and report.tokenizer is not None and report.not_run:
+            return f"{_unknown_turns(report)}; nothing else found"
         if report.not_run:
             return "partly checked: nothing found; rules about stops and text need -t TOKENIZER"
         return "clean: no rule is broken"
@@ -167,8 +169,19 @@ def _verdict(report: MaskReport) -> str:
     counts = [_count(n, severity) for severity, n in by_severity.items() if n]
     where = len({finding.trajectory_id for finding in report.findings})
     whole = f"{where:,} of {report.n_trajectories:,} trajectories"
-    unsure = "; rules about stops and text need -t TOKENIZER" if report.not_run else ""
+    unsure = ""
+    if report.not_run and report.tokenizer is None:
+        unsure = "; rules about stops and text need -t TOKENIZER"
+    elif report.not_run:
+        unsure = f"; {_unknown_turns(report)}"
     return f"masks: {', '.join(counts)} in {whole}{unsure}"
+
+
+def _unknown_turns(report: MaskReport) -> str:
+    """Return that nothing tells whose text some sequences train."""
+    part = "not" if report.n_without_turns == report.n_sequences else "partly"
+    of = f"{report.n_without_turns:,} of {_count(report.n_sequences, 'sequence')}"
+    return f"{part} checkable: no turn markers in {of}"
 
 
 def _facts(report: MaskReport) -> list[list[str]]:
@@ -189,25 +202,36 @@ def _facts(report: MaskReport) -> list[list[str]]:
     if report.n_without_ids:
         rows.append(["left out", f"{_count(report.n_without_ids, 'step')} without ids"])
     if report.not_run:
-        rows.append(["not run", f"{_count(len(report.not_run), 'rule')}: no -t TOKENIZER"])
+        no = "no -t TOKENIZER" if report.tokenizer is None else "no turn of the policy is marked"
+        rows.append(["not run", f"{_count(len(report.not_run), 'rule')}: {no}"])
+        if report.tokenizer is not None:
+            rows += [["", code] for code in report.not_run]
     return rows
 
 
 def _print_rules(printer: Printer, report: MaskReport) -> None:
+    from trajkit.masks.findings import SEVERITIES
     from trajkit.masks.rules import MASK_RULES
 
     rows = [["rule", "severity", "findings", ""]]
+    worst: dict[str, str] = {}
+    for severity in reversed(SEVERITIES):
+        for finding in report.findings:
+            if finding.severity is severity:
+                worst[finding.rule] = severity.value
     for rule in MASK_RULES:
         n = report.by_rule.get(rule.code, 0)
         if n:
-            rows.append([rule.code, rule.severity.value, f"{n:,}", rule.text.title])
+            rows.append([rule.code, worst[rule.code], f"{n:,}", rule.text.title])
     printer.table(rows, right="2", head=True)
 
 
 def _worst(report: MaskReport) -> list[MaskFinding]:
-    """Return the first finding of each rule, worst rule first."""
+    """Return the first of the worst findings of each rule, worst rule first."""
+    from trajkit.masks.findings import SEVERITIES
+
     first: dict[str, MaskFinding] = {}
-    for finding in report.findings:
+    for finding in sorted(report.findings, key=lambda found: SEVERITIES.index(found.severity)):
         first.setdefault(finding.rule, finding)
     return [first[code] for code in report.by_rule if code in first]
 
@@ -345,7 +369,8 @@ def _against(printer: Printer, result: MaskComparison, output_format: str) -> bo
 
 
 def _print_difference(printer: Printer, difference: MaskDifference) -> None:
-    where = f"{shorten(difference.trajectory_id, _NAME_SHOWN)} sequence {difference.sequence}"
+    name = shorten(difference.trajectory_id, _NAME_SHOWN)
+    where = f"sequence {difference.sequence} of {name}"  # a line of a log begins with our words
     if difference.token_start is None:
         printer.line(f"{where}: {difference.detail}")
         return

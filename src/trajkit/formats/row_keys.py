@@ -26,6 +26,17 @@ MASKS: dict[str, bool] = {
     "mask": False,
 }
 """Each name of a mask, and whether it is called the response's."""
+TOGETHER = (
+    frozenset({"completion_mask", "tool_mask", "env_mask", "assistant_masks"}),
+    frozenset({"response_mask", "info_mask"}),
+)
+"""Masks that their trainer multiplies (TRL; Search-R1): a token is trained where all of them say
+so."""
+GATES = {"env_mask": "completion_mask", "info_mask": "response_mask"}
+"""Names that are a mask only beside another one, which they multiply."""
+NO_LOSS = ("attention_mask", "padding_mask", "special_tokens_mask", "prompt_mask")
+"""How names of masks end that say nothing of what is trained."""
+VERSIONS = ("policy_version", "weight_version", "weight_versions", "versions")
 LOGPROBS = (
     "rollout_logprobs",
     "rollout_log_probs",

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from trajkit.formats.alignment import trained_runs
-from trajkit.masks.findings import Spot
+from trajkit.masks.findings import Severity, Spot
 from trajkit.masks.marks import Marks, Span, Turn
 from trajkit.masks.rows import MaskedRow, Writer
 from trajkit.records import Mask
 
 _FINISHED = ("stop", "eos", "end_turn")
 _DOUBLED, _PADDED = 2, 3
-"""A stop said twice was appended; said more often, it pads."""
+"""A stop said twice was appended; the same one said more often pads."""
+_THOUGHT = (b"<think>", b"</think>")
 
 
 def mask_shifted(row: MaskedRow) -> Iterator[Spot]:
@@ -47,8 +48,7 @@ def mask_misplaced(row: MaskedRow) -> Iterator[Spot]:
 
 def all_trained(row: MaskedRow) -> Iterator[Spot]:
     """Yield one spot where all of a response is trained, and not all of it is the policy's."""
-    real = np.ones(len(row.token_ids), dtype=np.bool_) if row.attention is None else row.attention
-    region = real.copy()
+    region = row.real.copy()
     region[: row.response] = False
     foreign = region & (row.by_environment | row.by_others) & ~row.sampled
     if not row.is_claimed or not foreign.any() or not row.trained[region].all():
@@ -98,10 +98,22 @@ def scaffold_trained(row: MaskedRow) -> Iterator[Spot]:
 
 
 def stop_not_trained(row: MaskedRow) -> Iterator[Spot]:
-    """Yield the stops right behind an action that are not trained."""
+    """Yield the stops right behind an action that are not trained.
+
+    It is a note where the record says that the action was sampled without one, as stop strings and
+    servers that strip it leave it, and where the same id pads and no `attention_mask` tells which.
+    """
     for start, end, marks in _open_ends(row):
-        if marks.is_stop(int(row.token_ids[end])):
-            yield Spot(start=end, end=end + 1, anchor=start, detail="right behind the action")
+        if not marks.is_stop(int(row.token_ids[end])):
+            continue
+        detail, severity = "right behind the action", None
+        if row.sampled[end - 1] and not row.sampled[end]:
+            detail = "the recorded action ends before it: a stop string, or its stop was stripped"
+            severity = Severity.NOTE
+        elif row.attention is None and end + 1 < len(row.real) and not row.real[end + 1]:
+            detail = "it pads as well: a stop, or padding behind a cut action"
+            severity = Severity.NOTE
+        yield Spot(start=end, end=end + 1, anchor=start, detail=detail, severity=severity)
 
 
 def stop_of_next(row: MaskedRow) -> Iterator[Spot]:
@@ -122,7 +134,8 @@ def stop_missing(row: MaskedRow) -> Iterator[Spot]:
         reason = part.finish_reason
         if not is_last or part.is_truncated is not False or reason not in _FINISHED:
             continue
-        around = row.token_ids[run[1] - 1 : run[1] + 1]
+        is_inside = run[1] < len(row.real) and bool(row.real[run[1]])
+        around = row.token_ids[run[1] - 1 : run[1] + is_inside]
         if not np.isin(around, np.concatenate([marks.stops, marks.shared])).any():
             yield Spot(
                 start=run[1] - 1, end=run[1], anchor=run[0], detail=f"it ended with {reason}"
@@ -138,6 +151,8 @@ def stop_not_sampled(row: MaskedRow) -> Iterator[Spot]:
         return
     for run in row.runs:
         n_stops = _n_stops(row, run, marks)
+        if _n_padding(row, run, marks):
+            continue
         if row.is_cut(run) and n_stops:
             yield Spot(
                 start=run[1] - n_stops,
@@ -145,12 +160,14 @@ def stop_not_sampled(row: MaskedRow) -> Iterator[Spot]:
                 anchor=run[0],
                 detail="a limit cut the action before it",
             )
-        elif n_stops == _DOUBLED:
-            yield Spot(start=run[1] - 1, end=run[1], anchor=run[0], detail="the second in a row")
+        elif n_stops >= _DOUBLED:
+            n = n_stops - 1
+            detail = "the second in a row" if n == 1 else f"{n} behind the first"
+            yield Spot(start=run[1] - n, end=run[1], anchor=run[0], detail=detail)
 
 
 def padding_trained(row: MaskedRow) -> Iterator[Spot]:
-    """Yield padding that is trained: what attention_mask leaves out, padding ids, long tails."""
+    """Yield trained padding: what attention_mask leaves out, padding ids, one stop many times."""
     padding = np.zeros(len(row.token_ids), dtype=np.bool_)
     if row.attention is not None:
         padding |= ~row.attention
@@ -158,29 +175,33 @@ def padding_trained(row: MaskedRow) -> Iterator[Spot]:
     if marks is not None:
         padding |= np.isin(row.token_ids, marks.pads)
         for run in row.runs:
-            n = _n_stops(row, run, marks) if marks.pad_stop is not None else 0
-            if n >= _PADDED and (row.token_ids[run[1] - n + 1 : run[1]] == marks.pad_stop).all():
-                padding[run[1] - n + 1 : run[1]] = True
+            padding[run[1] - _n_padding(row, run, marks) : run[1]] = True
     for start, end in trained_runs((padding & row.trained & ~row.sampled).astype(np.float64)):
         yield Spot(start=start, end=end, detail=f"{end - start} in a row")
 
 
 def turn_partly_trained(row: MaskedRow) -> Iterator[Spot]:
-    """Yield what a mask leaves out at the beginning or the end of a turn that it trains."""
+    """Yield what a mask leaves out at the borders and first in the middle of a turn it trains."""
     for turn in row.turns if row.is_claimed else ():
         inside = np.flatnonzero(row.trained[turn.high : turn.end]) + turn.high
         if not turn.is_policy or not len(inside):
             continue
         first, last = int(inside[0]), int(inside[-1]) + 1
         stop = turn.end - _is_stopped(row, turn)
-        for start, end, side in ((turn.high, first, "first"), (last, stop, "last")):
+        at = np.flatnonzero(np.diff(inside) > 1)
+        holes = zip((inside[at] + 1).tolist(), inside[at + 1].tolist(), strict=True)
+        middle = next((hole for hole in holes if not _is_left_out_by_choice(row, *hole)), None)
+        left_out = [("first", turn.high, first), ("last", last, stop)]
+        for side, start, end in [*left_out, *([("middle", *middle)] if middle else [])]:
             if end > start and not _is_left_out_by_choice(row, start, end):
-                n = end - start
+                is_opener = _is_lone_opener(row, start, end) and not 0 < row.response <= start
+                detail = f"the {side} {end - start} of {turn.end - turn.high} are left out"
                 yield Spot(
                     start=start,
                     end=end,
                     anchor=first,
-                    detail=f"the {side} {n} of {turn.end - turn.high} are left out",
+                    detail=detail + (": the template's, or a mask late by one" * is_opener),
+                    severity=Severity.NOTE if is_opener else None,
                 )
 
 
@@ -221,8 +242,12 @@ def _shift_of_turns(row: MaskedRow) -> int:
     if len(found) < len(turns):
         return 0
     pairs = list(zip(row.runs, found, strict=True))
-    if all(start == turn.low - 1 for (start, _), turn in pairs) and any(
-        end < len(ids) and marks.is_stop(int(ids[end])) for (_, end), _ in pairs
+    early = [start == turn.low - 1 for (start, _), turn in pairs]
+    is_at_response = bool(row.response) and pairs[0][0][0] == row.response == pairs[0][1].low
+    if (
+        any(early)
+        and all(early[is_at_response:])
+        and any(end < row.n_real and marks.is_stop(int(ids[end])) for (_, end), _ in pairs)
     ):
         return -1
     is_late = all(start == turn.high + 1 for (start, _), turn in pairs) and any(
@@ -235,13 +260,16 @@ def _shift_of_turns(row: MaskedRow) -> int:
 
 
 def _open_ends(row: MaskedRow) -> Iterator[tuple[int, int, Marks]]:
-    """Yield the runs that end before the row does, without a stop, and were not cut."""
+    """Yield the actions that end before the row does, without a stop, and were not cut."""
     marks = row.marks
     if marks is None:
         return
     for start, end in row.runs:
         last = int(row.token_ids[end - 1])
-        if end == len(row.token_ids) or row.trained[end] or row.is_cut((start, end)):
+        if end >= row.n_real or row.trained[end] or not row.real[end] or row.is_cut((start, end)):
+            continue
+        turn = row.turn_at(start)
+        if turn is not None and not turn.is_policy and not row.sampled[start]:
             continue
         if not marks.is_stop(last) and last not in marks.shared_set:
             yield start, end, marks
@@ -253,6 +281,14 @@ def _n_stops(row: MaskedRow, run: Span, marks: Marks) -> int:
     while at > run[0] and marks.is_stop(int(row.token_ids[at - 1])):
         at -= 1
     return run[1] - at
+
+
+def _n_padding(row: MaskedRow, run: Span, marks: Marks) -> int:
+    """Return how many stops behind the first one pad a run: the same one, again and again."""
+    n = _n_stops(row, run, marks)
+    tail = row.token_ids[run[1] - n + 1 : run[1]]
+    is_padded = n >= _PADDED and not row.sampled[run[1] - 1] and bool((tail == tail[0]).all())
+    return n - 1 if is_padded else 0
 
 
 def _given(row: MaskedRow, start: int, end: int) -> Mask:
@@ -274,6 +310,14 @@ def _is_stopped(row: MaskedRow, turn: Turn) -> bool:
 
 def _is_left_out_by_choice(row: MaskedRow, start: int, end: int) -> bool:
     """Return whether a stretch may be left out on purpose: thoughts, white space, results."""
+    if _is_lone_opener(row, start, end):
+        return False
     data = b"".join(row.pieces[start:end]).strip()
-    is_thought = not data or data.endswith(b"think>")
-    return is_thought or bool(row.by_environment[start:end].any())
+    is_thought = not data or data.endswith(_THOUGHT)
+    is_foreign = row.by_environment[start:end].any() or row.inserted[start:end].any()
+    return is_thought or bool(is_foreign)
+
+
+def _is_lone_opener(row: MaskedRow, start: int, end: int) -> bool:
+    """Return whether a stretch is one token that opens thoughts: the template's, or sampled."""
+    return end - start == 1 and row.pieces[start] == _THOUGHT[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -67,7 +67,8 @@ def mask_check(  # noqa: PLR0913 - one argument an option of the command
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
     marks = None if loaded is None else marks_of(loaded)
     policy = None if train is None else policy_named(train)
-    asked = [rule_named(code) for code in rules]
+    named = {rule_named(code).code for code in rules}
+    asked = [rule for rule in MASK_RULES if rule.code in named or not named]
     wanted = Wanted(only=frozenset(only), limit=limit, policy=policy, align=align)
     is_steps = is_dataset(data)
     _refuse_what_does_not_fit(wanted, has_steps=steps is not None, is_steps=is_steps)
@@ -80,10 +81,10 @@ def mask_check(  # noqa: PLR0913 - one argument an option of the command
         tokenizer=None if loaded is None else loaded.name,
         source="steps" if is_steps else "rows",
         policy=train,
-        by_rule={rule.code: 0 for rule in asked or MASK_RULES},
-        not_run=[r.code for r in asked or MASK_RULES if r.needs_tokenizer and loaded is None],
+        by_rule={rule.code: 0 for rule in asked},
+        not_run=[rule.code for rule in asked if rule.needs_tokenizer and loaded is None],
     )
-    _run(report, found, steps or (lambda _: True))
+    _run(report, found, asked, steps or (lambda _: True))
     if is_steps and report.n_trajectories and not report.n_steps:
         raise UsageProblem("U107", "no step has this index", place=Place(file=str(data)))
     return report
@@ -100,14 +101,17 @@ def _refuse_what_does_not_fit(wanted: Wanted, *, has_steps: bool, is_steps: bool
         )
 
 
-def findings_of(judged: Judged, seen: dict[str, set[bytes]]) -> Iterator[MaskFinding]:
+def findings_of(
+    judged: Judged, seen: dict[str, set[bytes]], rules: Sequence[MaskRule] = MASK_RULES
+) -> Iterator[MaskFinding]:
     """Yield what the rules find in one trajectory.
 
     Args:
         judged: its sequences.
         seen: for each rollout that has several rows, what they trained; it grows.
+        rules: those that are asked, worst first; a rule that is not hides no other.
     """
-    if judged.misfit is not None:
+    if judged.misfit is not None and any(rule.code == _MISFIT for rule in rules):
         yield _misfit(judged, judged.misfit)
     n_trained = sum(int(row.trained.sum()) for row in judged.rows)
     versions = dict.fromkeys(
@@ -121,21 +125,28 @@ def findings_of(judged: Judged, seen: dict[str, set[bytes]]) -> Iterator[MaskFin
             is_first=row is judged.rows[0],
             seen=seen.setdefault(row.rollout, set()) if is_shared else set(),
         )
-        yield from _of_row(row, siblings)
+        yield from _of_row(row, siblings, rules)
     if judged.steps:
         seen.clear()
 
 
-def _run(report: MaskReport, found: Iterator[Judged], wanted: Callable[[int], bool]) -> None:
+def _run(
+    report: MaskReport,
+    found: Iterator[Judged],
+    rules: Sequence[MaskRule],
+    wanted: Callable[[int], bool],
+) -> None:
     seen: dict[str, set[bytes]] = {}
     for judged in found:
         report.n_trajectories += 1
         _count(report, judged, wanted)
-        for finding in findings_of(judged, seen):
-            index = finding.step_index
-            if finding.rule in report.by_rule and (index is None or wanted(index)):
+        for finding in findings_of(judged, seen, rules):
+            if finding.step_index is None or wanted(finding.step_index):
                 report.by_rule[finding.rule] += 1
                 report.findings.append(finding)
+    if report.n_without_turns:
+        bare = [rule.code for rule in rules if rule.needs_turns]
+        report.not_run += [code for code in bare if code not in report.not_run]
 
 
 def _count(report: MaskReport, judged: Judged, wanted: Callable[[int], bool]) -> None:
@@ -148,14 +159,15 @@ def _count(report: MaskReport, judged: Judged, wanted: Callable[[int], bool]) ->
         report.n_tokens += len(row.token_ids) - row.parts[0].start
         report.n_trained_tokens += int(row.trained.sum())
         report.n_claimed += row.is_claimed
+        report.n_without_turns += row.has_unknown_turns
         if row.align is not None:
             report.by_align[row.align.value] += 1
 
 
-def _of_row(row: MaskedRow, siblings: Siblings) -> Iterator[MaskFinding]:
+def _of_row(row: MaskedRow, siblings: Siblings, rules: Sequence[MaskRule]) -> Iterator[MaskFinding]:
     """Yield the findings of one sequence, without those that a broken rule explains."""
     hidden: set[str] = set()
-    for rule in MASK_RULES:
+    for rule in rules:
         if rule.code in hidden or not _applies(rule, row):
             continue
         spots = list(rule.find(row, siblings))
@@ -178,7 +190,7 @@ def _finding(rule: MaskRule, row: MaskedRow, spot: Spot) -> MaskFinding:
         ids = tuple(row.token_ids[start : min(end, start + _SHOWN_IDS)].tolist())
     return MaskFinding(
         rule=rule.code,
-        severity=rule.severity,
+        severity=spot.severity or rule.severity,
         trajectory_id=row.trajectory_id,
         step_index=None if start is None else place.step_index,
         token_start=None if start is None else start - place.start,

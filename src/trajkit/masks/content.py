@@ -105,8 +105,8 @@ def unclosed_tag(row: MaskedRow) -> Iterator[Spot]:
     for run in row.runs:
         start, end = run
         is_cut = row.is_cut(run)
-        is_whole = end < len(row.token_ids) or row.marks.is_stop(int(row.token_ids[end - 1]))
-        if is_cut or (is_cut is None and not is_whole):
+        is_whole = end < row.n_real or row.marks.is_stop(int(row.token_ids[end - 1]))
+        if is_cut or (is_cut is None and not is_whole) or _is_part(row, end):
             continue
         pieces = row.pieces[start:end]
         found = find_unclosed(b"".join(pieces))
@@ -115,6 +115,14 @@ def unclosed_tag(row: MaskedRow) -> Iterator[Spot]:
             ends = np.cumsum([len(piece) for piece in pieces])
             at = start + int(np.searchsorted(ends, byte, side="right"))
             yield Spot(start=at, end=end, anchor=start, detail=f"{tag} is opened")
+
+
+def _is_part(row: MaskedRow, end: int) -> bool:
+    """Return whether a turn of the policy goes on behind a run, with more than its stop."""
+    turn = row.turn_at(end - 1)
+    if turn is None or not turn.is_policy or end >= turn.end or row.marks is None:
+        return False
+    return not row.marks.is_stop(int(row.token_ids[end]))
 
 
 def replacement_character(row: MaskedRow) -> Iterator[Spot]:

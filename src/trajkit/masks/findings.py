@@ -29,6 +29,7 @@ class Spot:
     Attributes:
         n_tokens: how many tokens of the span; all of them when `None`.
         anchor: a token of the step that it is about; `start` when `None`.
+        severity: where the evidence is weaker than the rule's own; `None` takes the rule's.
     """
 
     start: int | None
@@ -36,6 +37,7 @@ class Spot:
     detail: str
     n_tokens: int | None = None
     anchor: int | None = None
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,11 @@ class MaskReport:
     by_align: Counter[str] = field(default_factory=Counter)
     """How the masks of rows were taken to stand."""
     not_run: list[str] = field(default_factory=list)
-    """Rules nobody ruled out that need a tokenizer."""
+    """Rules that were asked for and could not be asked of every sequence: they need a tokenizer,
+    or turns."""
+    n_without_turns: int = 0
+    """Sequences with a mask of their own in which no turn of the policy is known by control ids:
+    nothing tells whose text is trained."""
     by_rule: dict[str, int] = field(default_factory=dict)
     findings: list[MaskFinding] = field(default_factory=list)
 
@@ -138,6 +144,7 @@ class MaskReport:
             "n_trained_tokens": self.n_trained_tokens,
             "n_claimed": self.n_claimed,
             "n_without_ids": self.n_without_ids,
+            "n_without_turns": self.n_without_turns,
             "sampled_share": self.sampled_share,
             "by_source": dict(self.by_source),
             "by_align": dict(self.by_align),

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from trajkit.markup import MARKUPS, Side
-from trajkit.records import Ids, ids_array
+from trajkit.records import Ids, Mask, ids_array
 from trajkit.tokenizer import Tokenizer
 
 Span: TypeAlias = tuple[int, int]
@@ -67,7 +67,7 @@ SHARED_STOPS = ("<|user|>", "<|observation|>")
 PADS = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<｜▁pad▁｜>")
 POLICY_ROLES = frozenset({"assistant", "model"})
 TOOL_ROLES = frozenset({"tool", "function", "ipython", "observation", "environment"})
-_ROLE_TOKENS = 16
+_ROLE_TOKENS = 32
 _RESULTS = re.compile(
     rb"</(?:search|python|code|tool_call)>\s*"
     rb"(?P<seen><(?P<tag>result|interpreter|output)>(?:(?!<(?P=tag)>).)*?</(?P=tag)>)",
@@ -101,8 +101,8 @@ class Turn:
 
     @property
     def is_tool(self) -> bool:
-        """Return whether the environment speaks."""
-        return self.role in TOOL_ROLES
+        """Return whether the environment speaks: by its role, or to the policy (Harmony)."""
+        return self.role in TOOL_ROLES or " to=assistant" in self.role
 
     @property
     def can_be_sampled(self) -> bool:
@@ -116,8 +116,8 @@ class Marks:
 
     Attributes:
         shared: stops that open the next message, where the vocabulary has no end of turn.
-        pads: ids that only pad; `pad_stop` is the padding id that also ends texts, where there is
-            one.
+        pads: ids that only pad.
+        text_ends: stops that end no turn, where the vocabulary has others that do.
     """
 
     tokenizer: Tokenizer
@@ -125,7 +125,7 @@ class Marks:
     stops: Ids
     shared: Ids
     pads: Ids
-    pad_stop: int | None
+    text_ends: Ids
 
     @cached_property
     def _stops(self) -> frozenset[int]:
@@ -161,16 +161,28 @@ def marks_of(tokenizer: Tokenizer) -> Marks:
         stops=ids_array(sorted(stops)),
         shared=ids_array(sorted(by_name[n] for n in SHARED_STOPS if n in by_name and is_shared)),
         pads=ids_array(sorted(pads - stops)),
-        pad_stop=min(pads & stops, default=None),
+        text_ends=ids_array(
+            sorted(by_name[n] for n in TEXT_STOPS if n in by_name and has_turn_stop)
+        ),
     )
 
 
-def turns_of(ids: Ids, marks: Marks) -> tuple[Turn, ...]:
-    """Return the turns of a row by the ids that open and end them."""
-    starts = np.flatnonzero(np.isin(ids, marks.openers)).tolist()
+def turns_of(ids: Ids, marks: Marks, real: Mask | None = None) -> tuple[Turn, ...]:
+    """Return the turns of a row by the ids that open and end them; none goes on into padding.
+
+    Args:
+        ids: [T].
+        marks: what control ids mean.
+        real: [T] False for padding; `None` where there is none.
+    """
+    opens = np.isin(ids, marks.openers)
+    starts = np.flatnonzero(opens if real is None else opens & real).tolist()
     stops = np.flatnonzero(np.isin(ids, marks.stops))
+    padding = np.flatnonzero(np.zeros(len(ids)) if real is None else ~real)
     turns = []
-    for start, following in pairwise([*starts, len(ids)]):
+    for start, behind in pairwise([*starts, len(ids)]):
+        pad = int(np.searchsorted(padding, start))
+        following = min(behind, int(padding[pad])) if pad < len(padding) else behind
         role, low, high = _header(ids, start, following, marks)
         spot = int(np.searchsorted(stops, low))
         is_stopped = spot < len(stops) and int(stops[spot]) < following
@@ -212,6 +224,27 @@ def _after_break(ids: Ids, at: int, following: int, marks: Marks) -> int:
     return at
 
 
+def padding_from(ids: Ids, trained: Mask, marks: Marks) -> int:
+    """Return where padding begins that no `attention_mask` tells; the row's length without any.
+
+    Padding is one id again and again that nobody trains. A stop said twice or more may be a stop
+    and padding behind it; one that ends no turn is padding behind any.
+    """
+    n = len(ids)
+    spots = np.flatnonzero(trained)
+    low = int(spots[-1]) + 1 if len(spots) else 0
+    if low >= n:
+        return n
+    others = np.flatnonzero(ids[low:] != ids[-1])
+    start = low + (int(others[-1]) + 1 if len(others) else 0)
+    if ids[-1] in marks.pads:
+        return start
+    if not marks.is_stop(int(ids[-1])):
+        return n
+    is_end_of_text = ids[-1] in marks.text_ends and bool(np.isin(ids, marks.openers).any())
+    return start if is_end_of_text else start + 1
+
+
 def environment_spans(pieces: list[bytes]) -> list[Span]:
     """Return the spans of tokens that tags or labels give to the environment, ascending.
 
@@ -236,15 +269,24 @@ def environment_spans(pieces: list[bytes]) -> list[Span]:
 def unclosed_tag(data: bytes) -> tuple[str, int] | None:
     """Return the tag of the policy that a text opens and never closes, and the byte it begins at.
 
-    What stands inside a tag is text.
+    What stands inside a tag is text. A tag in the middle of a line may be one that prose mentions:
+    only one at the start of a line, or right behind another tag, is sure to open.
     """
     opened: tuple[bytes, int] | None = None
     for match in _POLICY_TAGS.finditer(data):
         if opened is None and not match["slash"]:
-            opened = match["name"], match.start()
+            if _begins(data, match.start()):
+                opened = match["name"], match.start()
         elif opened is not None and match["slash"] and match["name"] == opened[0]:
             opened = None
     return None if opened is None else (f"<{opened[0].decode()}>", opened[1])
+
+
+def _begins(data: bytes, at: int) -> bool:
+    """Return whether nothing but blanks stands between a byte and its line's start or a tag."""
+    while at and data[at - 1] in b" \t":
+        at -= 1
+    return not at or data[at - 1] in b"\n>"
 
 
 def _configured(tokenizer: Tokenizer, key: str) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trajkit.masks.findings import Spot
+from trajkit.masks.findings import Severity, Spot
 from trajkit.masks.rows import MaskedRow
 from trajkit.records import Floats, Mask
 
@@ -17,6 +17,9 @@ _MOST = 0.9
 _CONSTANT = 8
 """So many trained tokens with one and the same log-prob were not all that likely: one 0.0 is a
 probability of 1, eight in an action and no other value are a filler."""
+_FEW = 0.1
+"""Zeros at the end of an action are odd where fewer of the other values are zero: low precision
+rounds likely tokens to 0.0 everywhere."""
 
 
 def mask_misfit(row: MaskedRow) -> Iterator[Spot]:
@@ -66,6 +69,51 @@ def placeholder_logprobs(row: MaskedRow) -> Iterator[Spot]:
             row, start, part
         ):
             yield Spot(start=start, end=end, detail=f"all {end - start} tokens have {part[0]:g}")
+    yield from _zero_tails(row, values)
+
+
+def _zero_tails(row: MaskedRow, values: Floats) -> Iterator[Spot]:
+    """Yield the longest tail of zeros at the end of an action that the other values make odd.
+
+    One 0.0 is a probability of 1; at the end of an action it also fills a log-prob that is not
+    there. That is a note where no other value is 0, and a warning for as many as `_CONSTANT`. A
+    single zero counts at a stop alone.
+    """
+    zero = row.trained & (values == 0)
+    tails = [
+        (n, start, end)
+        for start, end in row.runs
+        if (n := _n_last(zero[start:end]))
+        and (n > 1 or _is_stop(row, end - 1))
+        and not (n == end - start >= _CONSTANT)
+        and not _is_greedy(row, start, values[end - n : end])
+    ]
+    if not tails:
+        return
+    n_tails = sum(n for n, _, _ in tails)
+    n_others = int((row.trained & ~np.isnan(values)).sum()) - n_tails
+    n_zeros = int(zero.sum()) - n_tails
+    n, start, end = max(tails)
+    is_long = n >= _CONSTANT
+    is_odd = n_zeros < _FEW * n_others if is_long else not n_zeros
+    if (is_odd and n_others >= _CONSTANT) or (not n_others and n > 1):
+        yield Spot(
+            start=end - n,
+            end=end,
+            anchor=start,
+            detail=f"the last {n} of {end - start} are 0, and {n_zeros} of {n_others} other values",
+            severity=Severity.WARNING if is_long and not n_zeros else Severity.NOTE,
+        )
+
+
+def _n_last(where: Mask) -> int:
+    """Return how many values at the end are True."""
+    others = np.flatnonzero(~where)
+    return len(where) - (int(others[-1]) + 1 if len(others) else 0)
+
+
+def _is_stop(row: MaskedRow, at: int) -> bool:
+    return row.marks is not None and row.marks.is_stop(int(row.token_ids[at]))
 
 
 def logprobs_off_mask(row: MaskedRow) -> Iterator[Spot]:
@@ -112,7 +160,11 @@ def reward_off_end(row: MaskedRow) -> Iterator[Spot]:
 def _is_computed(values: Floats, beside: Mask, trained: Mask) -> bool:
     """Return whether a whole row has log-probs, of all sizes: they are computed, not recorded."""
     others = values[1:][~trained[1:]]
-    is_everywhere = not np.isnan(values[1:]).any() and int(beside.sum()) > _MOST * len(others)
+    is_everywhere = (
+        len(others) > 0
+        and not np.isnan(values[1:]).any()
+        and int(beside.sum()) > _MOST * len(others)
+    )
     return is_everywhere and not bool((others == others[0]).all())
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trajkit.formats.alignment import Align, trained_runs
 from trajkit.formats.raw import is_truncated
 from trajkit.formats.token_row import TokenRow
-from trajkit.masks.marks import Marks, Span, Turn, environment_spans, turns_of
+from trajkit.masks.marks import Marks, Span, Turn, environment_spans, padding_from, turns_of
 from trajkit.records import ActionSource, Floats, Ids, Mask, SegmentKind, Trajectory
 from trajkit.safe.json import Record
 from trajkit.sequence import SequenceStep, TokenSequence, build_sequences
@@ -123,14 +123,35 @@ class MaskedRow:
     @cached_property
     def turns(self) -> tuple[Turn, ...]:
         """Return the turns by control ids; empty without a tokenizer."""
-        return () if self.marks is None else turns_of(self.token_ids, self.marks)
+        return () if self.marks is None else turns_of(self.token_ids, self.marks, self.real)
+
+    @cached_property
+    def real(self) -> Mask:
+        """Return [T] False for padding: as `attention` says, else as the row's end shows."""
+        if self.attention is not None:
+            return self.attention
+        real = np.ones(len(self.token_ids), dtype=np.bool_)
+        if self.marks is not None:
+            real[padding_from(self.token_ids, self.trained, self.marks) :] = False
+        return real
+
+    @cached_property
+    def n_real(self) -> int:
+        """Return where the padding behind the row begins."""
+        return int(np.flatnonzero(self.real)[-1]) + 1 if self.real.any() else 0
+
+    @property
+    def has_unknown_turns(self) -> bool:
+        """Return whether a claim cannot be held against turns: no turn of the policy is known."""
+        is_open = self.is_claimed and bool((self.writer == Writer.UNKNOWN).any())
+        return is_open and not any(turn.is_policy for turn in self.turns)
 
     @property
     def turn_gaps(self) -> Iterator[tuple[Turn, int]]:
         """Yield each turn and where what stands behind it ends."""
         for number, turn in enumerate(self.turns, 1):
             is_last = number == len(self.turns)
-            yield turn, len(self.token_ids) if is_last else self.turns[number].start
+            yield turn, max(self.n_real, turn.end) if is_last else self.turns[number].start
 
     @cached_property
     def environment(self) -> tuple[Span, ...]:
@@ -152,6 +173,7 @@ class MaskedRow:
     def by_others(self) -> Mask:
         """Return [T] True where neither policy nor environment speaks: prompts, scaffold."""
         mask = self.writer == Writer.CONTEXT
+        mask[slice(*self.before_turns)] = True
         for turn, behind in self.turn_gaps:
             if turn.is_policy:
                 mask[turn.start : turn.low] = False
@@ -160,6 +182,19 @@ class MaskedRow:
                 mask[turn.start + self._is_shared(turn) : turn.end] = True
         others: Mask = mask & ~self.by_environment
         return others
+
+    @property
+    def before_turns(self) -> Span:
+        """Return the span before the first turn; empty where it may be the end of another one.
+
+        The first id of a row is no loss's, and what stands before an id that is a stop as well may
+        be the policy's.
+        """
+        if not self.turns or self.marks is None or self._is_shared(self.turns[0]):
+            return 0, 0
+        low, high = int(np.argmax(self.real)) + 1, self.turns[0].start
+        is_left_over = np.isin(self.token_ids[low:high], self.marks.stops).any()
+        return (0, 0) if is_left_over else (low, high)
 
     def _is_shared(self, turn: Turn) -> bool:
         """Return whether the id that opens a turn is the stop of the action before it, too."""
@@ -187,7 +222,21 @@ class MaskedRow:
         part = self.part_at(run[0])
         if part.step_index is None and run != self.runs[-1]:
             return None
+        is_last = run == self.runs[-1] and part is self.parts[-1]
+        if is_last and not self.sampled[run[0]] and self._goes_on_behind(run[1]):
+            return None
         return part.is_truncated
+
+    def _goes_on_behind(self, end: int) -> bool:
+        """Return whether more than a stop and white space stands behind a run: a later cut."""
+        if self.marks is None:
+            return False
+        if self.turns and self.turns[-1].start >= end:
+            return True
+        behind = self.token_ids[end : self.n_real]
+        is_stopped = end > 0 and self.marks.is_stop(int(self.token_ids[end - 1]))
+        rest = behind[~np.isin(behind, self.marks.stops)] if is_stopped else behind[:0]
+        return bool(self.marks.text(rest).strip())
 
 
 def rows_of_trajectory(

@@ -24,6 +24,7 @@ class MaskRule:
     Attributes:
         find: where one sequence breaks it, given what its siblings train.
         needs_tokenizer: whether it reads control ids or text.
+        needs_turns: whether it cannot judge a claim where no turn of the policy is known.
         of_context: whether it also holds where context is trained on purpose.
         hides: rules that this one explains: where it is broken they are not reported.
     """
@@ -32,6 +33,7 @@ class MaskRule:
     severity: Severity
     find: Finder
     needs_tokenizer: bool = False
+    needs_turns: bool = False
     of_context: bool = False
     hides: tuple[str, ...] = ()
 
@@ -53,15 +55,17 @@ def _rule(
     find: Callable[[MaskedRow], Iterator[Spot]],
     *,
     text: bool = False,
+    turns: bool = False,
     of_context: bool = False,
     hides: tuple[str, ...] = (),
 ) -> MaskRule:
-    """Return a rule over one sequence by itself; `text`: it needs the tokenizer."""
+    """Return a rule over one sequence by itself; `text`, `turns`: it needs the tokenizer."""
     return MaskRule(
         code=code,
         severity=severity,
         find=partial(_alone, find),
-        needs_tokenizer=text,
+        needs_tokenizer=text or turns,
+        needs_turns=turns,
         of_context=of_context,
         hides=hides,
     )
@@ -90,21 +94,27 @@ _EVERYTHING = (
 
 MASK_RULES: tuple[MaskRule, ...] = (
     _rule("mask-misfit", _ERROR, numbers.mask_misfit, of_context=True),
-    _rule("mask-shifted", _ERROR, borders.mask_shifted, hides=("mask-misplaced", *_BORDERS)),
+    MaskRule(
+        code="mask-shifted",
+        severity=_ERROR,
+        find=partial(_alone, borders.mask_shifted),
+        needs_turns=True,
+        hides=("mask-misplaced", *_BORDERS),
+    ),
     _rule("mask-misplaced", _ERROR, borders.mask_misplaced, hides=_BORDERS),
-    _rule("all-trained", _ERROR, borders.all_trained, text=True, hides=_EVERYTHING),
+    _rule("all-trained", _ERROR, borders.all_trained, turns=True, hides=_EVERYTHING),
     _rule("observation-trained", _ERROR, content.observation_trained, text=True),
-    _rule("context-trained", _ERROR, content.context_trained, text=True),
-    _rule("generation-prompt-trained", _ERROR, borders.generation_prompt_trained, text=True),
+    _rule("context-trained", _ERROR, content.context_trained, turns=True),
+    _rule("generation-prompt-trained", _ERROR, borders.generation_prompt_trained, turns=True),
     _rule("stop-not-trained", _ERROR, borders.stop_not_trained, text=True),
     _rule("stop-not-sampled", _ERROR, borders.stop_not_sampled, text=True),
     _rule("padding-trained", _ERROR, borders.padding_trained, of_context=True),
     _rule("wrong-label", _ERROR, numbers.wrong_label),
     _rule("placeholder-logprobs", _ERROR, numbers.placeholder_logprobs),
     MaskRule(code="empty-mask", severity=_WARNING, find=content.empty_mask, of_context=True),
-    _rule("scaffold-trained", _WARNING, borders.scaffold_trained, text=True),
+    _rule("scaffold-trained", _WARNING, borders.scaffold_trained, turns=True),
     _rule("stop-of-next", _WARNING, borders.stop_of_next, text=True),
-    _rule("turn-partly-trained", _WARNING, borders.turn_partly_trained, text=True),
+    _rule("turn-partly-trained", _WARNING, borders.turn_partly_trained, turns=True),
     _rule("logprobs-off-mask", _WARNING, numbers.logprobs_off_mask),
     _rule("reward-off-end", _WARNING, numbers.reward_off_end),
     MaskRule(code="trained-twice", severity=_WARNING, find=content.trained_twice),
@@ -113,7 +123,7 @@ MASK_RULES: tuple[MaskRule, ...] = (
     _rule("replacement-character", _WARNING, content.replacement_character, text=True),
     MaskRule(code="mixed-versions", severity=_NOTE, find=content.mixed_versions),
     _rule("stop-missing", _NOTE, borders.stop_missing, text=True),
-    _rule("turn-not-trained", _NOTE, borders.turn_not_trained, text=True),
+    _rule("turn-not-trained", _NOTE, borders.turn_not_trained, turns=True),
 )
 """Worst first."""
 

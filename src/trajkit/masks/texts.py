@@ -58,7 +58,8 @@ RULE_TEXTS: dict[str, RuleText] = {
     "scaffold-trained": RuleText(
         "what the template puts behind a turn is trained",
         "The policy stops at its end of turn; the line break behind it is the template's, and "
-        "no sampler ever emits it.",
+        "no sampler ever emits it. The training templates that TRL ships for Qwen and Gemma train "
+        "it, so every row made with them is found: little harm, one id a turn.",
         "End the mask with the stop.",
     ),
     "forged-observation": RuleText(
@@ -69,7 +70,9 @@ RULE_TEXTS: dict[str, RuleText] = {
     ),
     "stop-not-trained": RuleText(
         "the id that ends a turn stands behind the action and is not trained",
-        "A policy that is never trained on its stop does not learn to stop.",
+        "A policy that is never trained on its stop does not learn to stop. It is a note where the "
+        "record says that the action was sampled without one, as behind a stop string, and where "
+        "the same id pads and no attention_mask tells which it is.",
         "Keep the sampled end-of-turn id in the action and in the mask.",
     ),
     "stop-missing": RuleText(
@@ -92,7 +95,9 @@ RULE_TEXTS: dict[str, RuleText] = {
     ),
     "turn-partly-trained": RuleText(
         "a part of the policy's turn is left out",
-        "A mask that begins late or ends early has measured the turn with the wrong template.",
+        "A mask that begins late, ends early or has a hole was measured on another text than the "
+        "turn's. Thoughts, white space and results are left out on purpose. A lone <think> may be "
+        "the template's: a note.",
         "Measure turns by ids, not by the length of a text rendered apart.",
     ),
     "turn-not-trained": RuleText(
@@ -119,7 +124,8 @@ RULE_TEXTS: dict[str, RuleText] = {
     "placeholder-logprobs": RuleText(
         "log-probs of trained tokens are placeholders",
         "0.0 says probability 1 and -9999 says never: ratios to such values are garbage that no "
-        "clipping saves.",
+        "clipping saves. Zeros at the end of an action alone may be high probabilities: a warning "
+        "where many stand behind values that are never 0, else a note.",
         "Log null where a log-prob is missing, and leave those tokens out of ratios.",
     ),
     "logprobs-off-mask": RuleText(

@@ -221,3 +221,17 @@ def test_what_a_row_says_beside_its_mask():
 )
 def test_what_has_no_ids_with_a_mask_is_no_row(value):
     assert is_row(value) is None
+
+
+@pytest.mark.parametrize(
+    ("versions", "found"),
+    [
+        ([-1, 7, 7, 7, 7], ("7",)),
+        ([7, 7, 7, 7, 8], ("7", "8")),
+        ([3], ("3",)),
+        ("v1", ("v1",)),
+    ],
+)
+def test_versions_are_those_of_the_ids_that_are_trained(versions, found):
+    row = read({"input_ids": IDS, "loss_mask": [0, 1, 1, 1, 1], "versions": versions})
+    assert row.policy_version == found

@@ -191,6 +191,16 @@ def test_parquet_rows_are_read_like_json_ones(tmp_path):
     assert (finding.trajectory_id, finding.record, finding.line) == ("b", 1, 2)
 
 
+def test_labels_that_parquet_holds_as_floats_are_labels(tmp_path):
+    labels = [
+        float(token_id) if bit else -100.0
+        for token_id, bit in zip(GOOD["input_ids"], GOOD["loss_mask"], strict=True)
+    ]
+    table = pa.Table.from_pylist([{"input_ids": GOOD["input_ids"], "labels": labels}])
+    pq.write_table(table, tmp_path / "rows.parquet")
+    assert mask_check(tmp_path / "rows.parquet", tiny_tokenizer()).is_clean
+
+
 # --- selection
 
 
@@ -214,6 +224,34 @@ def test_steps_and_rules_are_chosen(tmp_path):
     with pytest.raises(UsageProblem) as caught:
         mask_check(path, TINY, steps=lambda index: index > 5)
     assert caught.value.code == "U107"
+
+
+def test_a_rule_that_is_not_asked_for_hides_no_other(tmp_path):
+    row = row_of([(HEADER + "get<|im_end|>\n<|im_start|>tool\n4<|im_end|>", 1)])
+    assert rules_in(judge(tmp_path, row)) == {"all-trained": 1}
+    only = judge(tmp_path, row, rules=["observation-trained"])
+    assert rules_in(only) == {"observation-trained": 1}
+    assert not only.is_clean
+
+
+def test_a_sampled_action_without_its_stop_is_a_note(tmp_path):
+    action = encode("<search>x</search>")
+    calls = [
+        (encode(HEADER), action),
+        (encode(HEADER) + action + encode("<|im_end|>\n" + HEADER), encode("y<|im_end|>")),
+    ]
+    steps = make_trajectory(calls, finish_reason=["stop"] * 2, is_truncated=[False] * 2)
+    report = mask_check(write_steps(tmp_path / "s.parquet", steps), tiny_tokenizer())
+    assert [(f.rule, f.severity.value) for f in report.findings] == [("stop-not-trained", "note")]
+    assert report.is_clean
+    whole = sampled("four<|im_end|>", "five<|im_end|>")
+    n = len(encode(HEADER))
+    masks = [(MaskRun(n, n + len(encode("four")), 1.0),), None]
+    left_out = make_trajectory(
+        [(step.prompt_ids, step.action_tokens) for step in whole.steps], source_mask=masks
+    )
+    report = mask_check(write_steps(tmp_path / "s.parquet", left_out), tiny_tokenizer())
+    assert ("stop-not-trained", "error") in [(f.rule, f.severity.value) for f in report.findings]
 
 
 def test_siblings_of_one_rollout_may_share_history_but_train_it_once(tmp_path):
@@ -251,6 +289,10 @@ def test_options_that_rows_cannot_have_are_usage_errors(options, code, tmp_path)
         ({"input_ids": [3], "loss_mask": []}, {"empty-mask": 1}),
         ({"prompt_ids": [], "response_ids": [], "response_mask": []}, {"empty-mask": 1}),
         ({"input_ids": [2], "loss_mask": [1], "logprobs": [-1]}, {}),
+        (
+            {"input_ids": [2, 2], "loss_mask": [0, 1], "logprobs": [-1, -1]},
+            {"logprobs-off-mask": 1},
+        ),
         ({"input_ids": [1], "loss_mask": [1]}, {"all-trained": 1}),
         (
             {"input_ids": [0] * 4, "loss_mask": [1] * 4, "attention_mask": [0] * 4},
@@ -308,7 +350,14 @@ def test_the_cost_grows_with_the_tokens(tmp_path):
         ("<think>a</think><search>x</search><|im_end|>", 1),
         ("<information>b</information>", 0),
     ]
-    hostile = {"results": [("</search><result>", 1)], "opened": [("<think><information>", 1)]}
+    padded = [(HEADER, 0), ("a", 1), ("<|im_end|>" * 30, 0)]
+    holes = [("<|im_start|>assistant\n", 0), ("a", 1), ("b", 0), ("<|im_end|>", 1)]
+    hostile = {
+        "padded": padded,
+        "holes": holes,
+        "results": [("</search><result>", 1)],
+        "opened": [("<think><information>", 1)],
+    }
     seconds = {}
     for name, pieces in {"turns": turn, **hostile}.items():
         for n in (500, 4000):

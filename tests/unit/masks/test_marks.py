@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from tests.builders import tiny_tokenizer
 from tests.mask_builders import encode, glm
-from trajkit.masks.marks import environment_spans, marks_of, turns_of, unclosed_tag
+from trajkit.masks.marks import (
+    environment_spans,
+    marks_of,
+    padding_from,
+    turns_of,
+    unclosed_tag,
+)
 from trajkit.records import ids_array
 from trajkit.tokenizer import Tokenizer
 
@@ -102,7 +109,8 @@ def test_a_header_with_a_token_of_line_breaks():
 def test_stops_pads_and_shared_ids_of_vocabularies():
     tiny = marks_of(tiny_tokenizer())
     assert tiny.stops.tolist() == [0, 2]
-    assert (tiny.pads.tolist(), tiny.pad_stop, tiny.shared.tolist()) == ([], 0, [])
+    assert (tiny.pads.tolist(), tiny.shared.tolist()) == ([], [])
+    assert tiny.text_ends.tolist() == [0]
     made = marks_of(glm())
     names = {glm().control[token_id] for token_id in made.shared.tolist()}
     assert names == {"<|user|>", "<|observation|>"}
@@ -147,8 +155,61 @@ def test_a_token_belongs_to_the_span_of_its_first_byte():
         (b"<think>a</think><search>q", ("<search>", 16)),
         (b"<think><search>a</think>", None),
         (b"<answer>a</think>", ("<answer>", 0)),
+        (b"or the <answer> tag", None),
+        (b"`<answer>` is a tag", None),
+        (b"so:\n \t<answer>4", ("<answer>", 6)),
+        (b"<think>a</think> <answer>4", ("<answer>", 17)),
         (b"", None),
     ],
 )
 def test_the_tag_that_is_left_open(text, found):
     assert unclosed_tag(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "n_trained", "n_padding"),
+    [
+        ("<|im_start|>a<|im_end|>", 0, 0),
+        ("<|im_start|>a<|im_end|><|im_end|>", 0, 1),
+        ("<|im_start|>a<|im_end|><|im_end|>", 4, 0),
+        ("<|im_start|>a<|endoftext|><|endoftext|>", 0, 2),
+        ("a<|endoftext|><|endoftext|>", 0, 1),
+        ("<|im_start|>a<|im_end|><|endoftext|><|endoftext|>", 0, 2),
+        ("<|im_start|>aaa", 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_padding_that_nothing_but_the_end_of_a_row_tells(text, n_trained, n_padding):
+    ids = ids_array(encode(text))
+    trained = np.arange(len(ids)) < n_trained
+    assert len(ids) - padding_from(ids, trained, marks_of(tiny_tokenizer())) == n_padding
+
+
+def test_ids_that_only_pad_are_padding():
+    tokenizer = vocabulary("<pad>", "</s>")
+    ids = ids_array(encode("a</s><pad><pad>", tokenizer))
+    nothing = np.zeros(len(ids), dtype=np.bool_)
+    assert padding_from(ids, nothing, marks_of(tokenizer)) == 2
+
+
+def test_no_turn_goes_on_into_padding():
+    ids = ids_array(encode("<|im_start|>user\nab<|im_end|><|im_start|>user\n"))
+    real = np.arange(len(ids)) < len(encode("<|im_start|>user\na"))
+    (turn,) = turns_of(ids, marks_of(tiny_tokenizer()), real)
+    assert turn.end == int(real.sum())
+
+
+@pytest.mark.parametrize(
+    ("header", "is_tool"),
+    [
+        ("functions.search to=assistant<|channel|>commentary", True),
+        ("assistant to=functions.search<|channel|>commentary", False),
+        ("tool", True),
+        ("user", False),
+    ],
+)
+def test_who_speaks_to_a_harmony_policy_is_a_tool(header, is_tool):
+    tokenizer = vocabulary(*HARMONY)
+    ids = ids_array(encode(f"<|start|>{header}<|message|>a<|end|>", tokenizer))
+    (turn,) = turns_of(ids, marks_of(tokenizer))
+    assert turn.is_tool is is_tool

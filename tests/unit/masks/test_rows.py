@@ -95,6 +95,26 @@ def test_what_a_row_says_of_its_end_is_about_its_last_run():
     assert (one.is_cut(one.runs[0]), one.is_cut(one.runs[1])) == (None, False)
 
 
+@pytest.mark.parametrize(
+    ("behind", "is_cut"),
+    [("", True), ("<|im_end|>\n", True), ("\n<|im_start|>tool\n4", None)],
+)
+def test_a_row_that_goes_on_behind_its_last_action_was_cut_later(behind, is_cut):
+    ids, rest = encode("<|im_start|>assistant\nfou"), encode(behind)
+    mask = [0] * (len(ids) - 3) + [1] * 3 + [0] * len(rest)
+    one = row({"input_ids": ids + rest, "loss_mask": mask, "finish_reason": "length"})
+    assert one.is_cut(one.runs[-1]) is is_cut
+
+
+def test_a_claim_is_held_against_turns_where_the_policys_are_marked():
+    marked = encode("<|im_start|>assistant\na")
+    for ids, is_unknown in ((marked, False), (marked[1:], True), ([], False)):
+        one = row({"input_ids": ids, "loss_mask": [0] * len(ids)})
+        assert one.has_unknown_turns is is_unknown
+    (steps,) = rows(make_trajectory([([1, 5], [6, 7])]))
+    assert not steps.has_unknown_turns
+
+
 def test_whose_words_a_row_holds_by_its_turns():
     text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>tool\nc"
     ids = encode(text)

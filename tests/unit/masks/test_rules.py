@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from tests.builders import FIXTURES, tiny_tokenizer
-from tests.mask_builders import MASKS, encode, glm, judge, judge_fixture, row_of, rules_in
+from tests.mask_builders import (
+    MASKS,
+    encode,
+    glm,
+    judge,
+    judge_fixture,
+    mistral,
+    row_of,
+    rules_in,
+    thinker,
+)
 from trajkit.errors import UsageProblem
 from trajkit.masks.check import mask_check
 from trajkit.masks.findings import SEVERITIES, Severity
@@ -83,6 +93,31 @@ def test_an_unknown_rule_is_a_usage_error_that_tells_the_known_ones():
     assert "mask-shifted" in str(caught.value.hint)
 
 
+def padded(
+    pieces: list[tuple[str, int]], pad: str = "<|endoftext|>", n: int = 3, **extra: Any
+) -> dict[str, Any]:
+    """Return a row with padding behind it that attention_mask leaves out."""
+    n_real = sum(len(encode(text)) for text, _ in pieces)
+    return {**row_of([*pieces, (pad * n, 0)], **extra), "attention_mask": [1] * n_real + [0] * n}
+
+
+def response_of(pieces: list[tuple[str, int]], by: int) -> dict[str, Any]:
+    """Return a row of a prompt, the first piece, and a response whose mask is off by one."""
+    made = row_of(pieces)
+    n = len(encode(pieces[0][0]))
+    mask = made["loss_mask"][n:]
+    return {
+        "prompt_ids": made["input_ids"][:n],
+        "response_ids": made["input_ids"][n:],
+        "response_mask": [*mask[1:], 0] if by < 0 else [0, *mask[:-1]],
+    }
+
+
+def told(report: Any) -> list[tuple[str, str]]:
+    """Return the rule and the severity of each finding."""
+    return [(finding.rule, finding.severity.value) for finding in report.findings]
+
+
 # --- public mask bugs, in the ids of small vocabularies
 
 
@@ -148,6 +183,29 @@ BUGS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "placeholder-logprobs",
     ),
+    "one label in the middle of an answer left out": (
+        row_of([(USER + HEADER, 0), ("four", 1), (" and", 0), (" five<|im_end|>", 1)]),
+        "turn-partly-trained",
+    ),
+    "the stop said four times, in a vocabulary that does not pad with it": (
+        row_of([(USER + HEADER, 0), ("four" + "<|im_end|>" * 4, 1)]),
+        "padding-trained",
+    ),
+    "other stops behind the stop": (
+        row_of([(USER + HEADER, 0), ("four<|im_end|><|endoftext|><|im_end|>", 1)]),
+        "stop-not-sampled",
+    ),
+    "a response mask one token early: the first turn begins where the response does": (
+        response_of(
+            [(USER + HEADER, 0), ("get<|im_end|>", 1), ("\n" + HEADER, 0), ("four<|im_end|>", 1)],
+            -1,
+        ),
+        "mask-shifted",
+    ),
+    "a response mask one token late, its first token an opening tag": (
+        response_of([(USER + HEADER, 0), ("<think>so</think>four<|im_end|>", 1)], 1),
+        "turn-partly-trained",
+    ),
     "every token of a multi-turn row trained": (
         row_of([(USER + HEADER + "four<|im_end|>\n<|im_start|>tool\n4<|im_end|>\n", 1)]),
         "all-trained",
@@ -195,12 +253,106 @@ PLAIN = {
         [(USER + HEADER + "<think>\n", 0), ("so</think>four<|im_end|>", 1)]
     ),
     "thoughts left out": row_of([(USER + HEADER + "<think>so</think>", 0), ("four<|im_end|>", 1)]),
+    "thoughts between texts left out": row_of(
+        [(USER + HEADER, 0), ("a", 1), ("<think>so</think>", 0), ("four<|im_end|>", 1)]
+    ),
+    "a tag that prose mentions": row_of(
+        [(USER + HEADER, 0), ("close it, or the <answer> tag stays open<|im_end|>", 1)]
+    ),
+    "a cut action padded": padded([(USER + HEADER, 0), ("fou", 1)]),
+    "a cut action padded with the stop": padded([(USER + HEADER, 0), ("fou", 1)], "<|im_end|>"),
+    "a cut action padded, without attention": row_of(
+        [(USER + HEADER, 0), ("fou", 1), ("<|endoftext|>" * 3, 0)]
+    ),
+    "a row cut behind a finished turn": row_of(
+        [(USER + HEADER, 0), ("get<|im_end|>", 1), ("\n<|im_start|>tool\n14 mil", 0)],
+        finish_reason="length",
+    ),
+    "versions of what was sampled": {
+        **row_of([(USER + HEADER, 0), ("four<|im_end|>", 1)]),
+        "versions": [-1] * len(encode(USER + HEADER)) + [7] * len(encode("four<|im_end|>")),
+    },
 }
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_row_breaks_no_rule(name, tmp_path):
     assert rules_in(judge(tmp_path, PLAIN[name])) == {}
+
+
+CHAT = [(USER + HEADER, 0), ("a, and not five or six or seven<|im_end|>", 1)]
+
+
+def with_zeros(*behind: int) -> dict[str, Any]:
+    """Return a row whose log-probs are -0.25, and 0.0 where counted from the row's end."""
+    row = row_of(CHAT)
+    n = len(row["input_ids"])
+    row["logprobs"] = [-0.25 * bit for bit in row["loss_mask"]]
+    for back in behind:
+        row["logprobs"][n - back] = 0.0
+    row["logprobs"][n - 12] = -0.5
+    return row
+
+
+@pytest.mark.parametrize(
+    ("zeros", "found"),
+    [
+        ((5,), []),
+        ((1,), [("placeholder-logprobs", "note")]),
+        ((1, 2, 3), [("placeholder-logprobs", "note")]),
+        ((1, 5), []),
+        (range(1, 10), [("placeholder-logprobs", "warning")]),
+    ],
+)
+def test_zeros_at_the_end_of_an_action_are_told_by_how_odd_they_are(zeros, found, tmp_path):
+    row = with_zeros(*zeros)
+    assert sum(row["loss_mask"]) >= 20
+    assert told(judge(tmp_path, row)) == found
+
+
+def test_a_short_turn_of_zeros_is_a_note(tmp_path):
+    row = row_of([*CHAT, ("\n" + HEADER, 0), ("b<|im_end|>", 1)])
+    row["logprobs"] = [-0.25 * bit for bit in row["loss_mask"]]
+    row["logprobs"][-2:] = [0.0, 0.0]
+    row["logprobs"][-9] = -0.0
+    row["logprobs"][len(encode(USER + HEADER))] = -1.0
+    assert told(judge(tmp_path, row)) == [("placeholder-logprobs", "note")]
+    assert told(judge(tmp_path, {**row, "temperature": 0})) == []
+
+
+def test_an_opening_tag_that_is_left_out_alone_is_a_note(tmp_path):
+    pieces = [(USER + HEADER + "<think>", 0), ("so</think>four<|im_end|>", 1)]
+    row = row_of(pieces, thinker())
+    assert told(judge(tmp_path, row, tokenizer=thinker())) == [("turn-partly-trained", "note")]
+    broken = row_of([(USER + HEADER + "<think>\n", 0), pieces[1]], thinker())
+    assert told(judge(tmp_path, broken, tokenizer=thinker())) == []
+    n = len(row["input_ids"]) - len(encode("so</think>four<|im_end|>", thinker())) - 1
+    sampled = {
+        "prompt_ids": row["input_ids"][:n],
+        "response_ids": row["input_ids"][n:],
+        "response_mask": row["loss_mask"][n:],
+    }
+    found = told(judge(tmp_path, sampled, tokenizer=thinker()))
+    assert found == [("turn-partly-trained", "warning")]
+
+
+def test_padding_that_ends_texts_too_hides_whether_the_stop_was_cut(tmp_path):
+    pieces = [("[INST] how many? [/INST]", 0), ("fou", 1), ("</s></s></s>", 0)]
+    row = row_of(pieces, mistral())
+    assert told(judge(tmp_path, row, tokenizer=mistral())) == [("stop-not-trained", "note")]
+    once = row_of([*pieces[:2], ("</s>", 0)], mistral())
+    assert told(judge(tmp_path, once, tokenizer=mistral())) == [("stop-not-trained", "error")]
+
+
+def test_text_before_the_first_turn_is_the_prompts(tmp_path):
+    row = row_of(
+        [("</s>", 0), ("be kind", 1), ("[INST] how many? [/INST]", 0), ("4</s>", 1)], mistral()
+    )
+    row["input_ids"][0] = row["input_ids"][-1]
+    (finding,) = judge(tmp_path, row, tokenizer=mistral()).findings
+    assert (finding.rule, finding.text) == ("context-trained", "be kind")
+    left_cut = row_of([("b</s>", 1), ("[INST] how many? [/INST]", 0), ("4</s>", 1)], mistral())
+    assert told(judge(tmp_path, left_cut, tokenizer=mistral())) == []
 
 
 def test_one_log_prob_of_zero_is_a_probability_of_one(tmp_path):
@@ -215,7 +367,9 @@ def test_rows_without_a_tokenizer_are_judged_by_the_rules_that_need_none(tmp_pat
     path = MASKS / "padding-trained" / "bad.jsonl"
     report = mask_check(path)
     assert report.by_rule["padding-trained"] == 1  # the row with an attention mask
-    assert "mask-shifted" not in report.not_run
+    assert "mask-misfit" not in report.not_run
+    assert len(set(report.not_run)) == len(report.not_run)
+    assert not mask_check(path, rules=["mask-shifted"]).is_clean
     assert "stop-not-trained" in report.not_run
     assert not report.is_clean
     assert not mask_check(MASKS / "padding-trained" / "good.jsonl").is_clean
