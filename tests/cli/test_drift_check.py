@@ -342,3 +342,14 @@ def test_a_checkpoint_prices_the_other_spellings(tmp_path):
     text = trajkit("drift-check", steps, *options).stdout
     assert "log-probs: an action re-tokenised is worth" in text
     assert trajkit("drift-check", steps, "--model", TINY).returncode == 2
+
+
+def test_a_report_never_lands_inside_the_dataset_it_is_about(tmp_path):
+    data = tmp_path / "data"
+    trajectory = two_steps("t", [SEARCH, IM_END], [1, 5, SEARCH, IM_END, NEWLINE, IM_START])
+    write(data, trajectory)
+    manifest = (data / "_manifest.json").read_bytes()
+    result = trajkit("drift-check", data, "-o", data / "_manifest.json", "--force")
+    assert result.returncode == 2
+    assert "U102" in result.stderr
+    assert (data / "_manifest.json").read_bytes() == manifest

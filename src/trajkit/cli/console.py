@@ -143,7 +143,8 @@ class Printer:
 def _refuse_own_input(out: Path, source: Path) -> None:
     from trajkit.safe.files import same_file
 
-    if same_file(out, source):
+    inside = source.is_dir() and out.resolve().is_relative_to(source.resolve())
+    if inside or same_file(out, source):
         raise UsageProblem("U102", f"{out} is the input too", hint="give another path with -o")
 
 
