@@ -102,7 +102,7 @@ def test_the_report_as_json_has_the_documented_keys(write):
         *("n_trajectories", "n_drifted_trajectories", "n_steps", "n_checkable_steps"),
         *("n_drifted_steps", "n_action_tokens", "n_checkable_action_tokens"),
         *("n_drifted_action_tokens", "not_walked", "template", "against"),
-        *("price", "risks", "provenance"),
+        *("price", "logprob_price", "risks", "provenance"),
         *("by_source", "by_route", "by_kind", "by_cause", "findings"),
     ]
     assert facts["schema"] == "trajkit.drift-check/1"
