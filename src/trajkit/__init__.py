@@ -1,7 +1,8 @@
 """trajkit: convert and audit the trajectories of LLM agents.
 
-The functions are the commands: `ingest`, `drift_check`, `mask_check`, `mask_view`, `score`. Each
-is loaded when first asked for: `import trajkit` costs nothing, and only `score` loads torch.
+The functions are the commands: `ingest`, `drift_check`, `mask_check`, `mask_view`, `score`,
+`losses`. Each is loaded when first asked for: `import trajkit` costs nothing, and only `score`
+loads torch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from trajkit.masks.check import mask_check
     from trajkit.masks.findings import MaskFinding, MaskReport
     from trajkit.records import Segment, SegmentKind, Step, Trajectory
+    from trajkit.rl.run import LossesReport, losses
     from trajkit.scoring.report import ScoreReport
     from trajkit.scoring.run import score
     from trajkit.sequence import TokenSequence, build_sequences
@@ -31,6 +33,7 @@ __all__ = [
     "DriftFinding",
     "DriftReport",
     "IngestReport",
+    "LossesReport",
     "MaskFinding",
     "MaskReport",
     "ScoreReport",
@@ -46,6 +49,7 @@ __all__ = [
     "drift_check",
     "ingest",
     "load_tokenizer",
+    "losses",
     "mask_check",
     "mask_page",
     "mask_view",
@@ -58,6 +62,7 @@ _HOMES = {
     "DriftFinding": "trajkit.drift.findings",
     "DriftReport": "trajkit.drift.findings",
     "IngestReport": "trajkit.ingestion.report",
+    "LossesReport": "trajkit.rl.run",
     "MaskFinding": "trajkit.masks.findings",
     "MaskReport": "trajkit.masks.findings",
     "ScoreReport": "trajkit.scoring.report",
@@ -72,6 +77,7 @@ _HOMES = {
     "drift_check": "trajkit.drift.check",
     "ingest": "trajkit.ingestion.run",
     "load_tokenizer": "trajkit.tokenizer",
+    "losses": "trajkit.rl.run",
     "mask_check": "trajkit.masks.check",
     "mask_page": "trajkit.view.html.whole",
     "mask_view": "trajkit.view.terminal",

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from trajkit.rl.presets import LOSSES
+
 TINY = Path(__file__).parents[2] / "src" / "trajkit" / "demo" / "tiny"
 
 
@@ -69,7 +71,7 @@ def test_json_has_the_documented_keys_and_only_recorded_logprobs_are_compared(st
     assert facts["sharing"] == {"is_shared": True, "why_not": None}
     assert facts["n_raw_tokens"] == 6 + 10 + 5 + 9
     assert facts["mismatch"]["n"] == 3
-    assert set(facts["losses"]) == {"nll", "reinforce", "ppo_clip", "grpo"}
+    assert list(facts["losses"]) == list(LOSSES)
     assert facts["losses"]["nll"]["value"] == pytest.approx(-facts["logprob"]["token_mean"])
     assert done.stderr == ""
 
@@ -216,3 +218,29 @@ def test_what_is_left_out_and_why_is_said_in_the_text(tmp_path):
     assert "no comparable log-probs of the sampler are recorded" in done.stdout
     assert "the noise floor was not measured" in done.stdout
     assert "tokenizer not compared" in done.stdout
+
+
+@pytest.mark.parametrize("train", ["last-step", "all"])
+def test_losses_says_the_same_of_the_scores_as_score_did(steps, tmp_path, train):
+    out = tmp_path / "scores.parquet"
+    asked = ["--loss", "all", "--length", 32, "--train", train, "--format", "json", "-q"]
+    model = ["--model", TINY, "--ref-model", TINY, "--device", "cpu"]
+    scored = json.loads(trajkit("score", steps, *model, "-o", out, *asked).stdout)
+    again = json.loads(trajkit("losses", steps, out, *asked).stdout)
+    assert again["losses"] == scored["losses"]
+    shared = set(again) & set(scored) - {"schema"}
+    assert {name: again[name] for name in shared} == {name: scored[name] for name in shared}
+    assert {"kl_to_reference", "ratio_source", "advantage_source", "model"} <= shared
+    assert scored["kl_to_reference"] == {
+        "n": 4 if train == "last-step" else 9,
+        "k1": 0.0,
+        "k2": 0.0,
+        "k3": 0.0,
+    }
+
+
+def test_a_reference_model_is_named_and_its_distance_told(steps):
+    done = trajkit("score", steps, "--model", TINY, "--ref-model", TINY, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert re.search("reference +tiny fp32 on cpu, 12 tokens read", done.stdout)
+    assert "KL to the reference model, nats a token: k1 0, k2 0, k3 0 (9 tokens)" in done.stdout

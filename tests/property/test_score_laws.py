@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.builders import make_trajectory
 from tests.plan_builders import contexts, read_by, wanted_pairs
 from tests.score_builders import N_VOCAB, assert_close, plain_logprobs, tiny_llama, write_data
 from trajkit.records import Trajectory
-from trajkit.scoring.losses import LOSSES, LossInputs, evaluate, gradient
+from trajkit.rl.presets import LOSSES
 from trajkit.scoring.model import LoadedModel, load_model
 from trajkit.scoring.planning.pack import pack_trees, pass_of
 from trajkit.scoring.planning.plan import Plan, plan_rows, plan_tree, row_tokens
@@ -204,8 +203,11 @@ def test_the_order_of_trajectories_changes_nothing(
     model: LoadedModel, batch: list[Trajectory], data: st.DataObject
 ) -> None:
     other = data.draw(st.permutations(batch))
-    assert_close(
-        numbers(score_in_memory(model, other)), numbers(score_in_memory(model, batch)), atol=1e-9
+    np.testing.assert_allclose(  # another order is another layout of the tree: fp32 rounds apart
+        numbers(score_in_memory(model, other)),
+        numbers(score_in_memory(model, batch)),
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 
@@ -218,97 +220,3 @@ def test_every_action_token_is_scored_or_counted(
     assert counts.n_action_tokens == sum(one.n_action_tokens for one in batch)
     assert counts.n_action_tokens == counts.n_scored_tokens + counts.n_first_token
     assert counts.n_scored_steps == counts.n_steps == sum(len(one.steps) for one in batch)
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> LossInputs:
-    n = draw(st.integers(1, 12))
-
-    def column(low: float, high: float) -> Any:
-        values = draw(st.lists(st.floats(low, high), min_size=n, max_size=n))
-        return np.array(values, dtype=np.float64)
-
-    return LossInputs(
-        logprobs=column(-6, -0.01),
-        loss_mask=np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n))),
-        trajectory=np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))),
-        rollout_logprobs=column(-6, -0.01),
-        advantages=column(-2, 2),
-        returns=column(-2, 2),
-    )
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@quick
-@given(table=tables())
-def test_context_tokens_have_no_gradient_and_no_influence(name: str, table: LossInputs) -> None:
-    slopes = gradient(LOSSES[name], table)
-    assert (slopes[~table.loss_mask] == 0.0).all()
-    noise = np.where(table.loss_mask, table.logprobs, -np.inf)
-    assert evaluate(LOSSES[name], replace(table, logprobs=noise)) == evaluate(LOSSES[name], table)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@quick
-@given(table=tables())
-def test_the_gradient_is_what_differences_measure(name: str, table: LossInputs) -> None:
-    loss, step = LOSSES[name], 1e-6
-    assert table.rollout_logprobs is not None
-    ratio = np.exp(table.logprobs - table.rollout_logprobs)
-    if (np.abs(ratio - 0.8) < 1e-4).any() or (np.abs(ratio - 1.2) < 1e-4).any():
-        return  # the clip has a kink there
-    slopes = gradient(loss, table)
-    for at in range(len(slopes)):
-        sides = []
-        for sign in (1.0, -1.0):
-            moved = table.logprobs.copy()
-            moved[at] += sign * step
-            sides.append(evaluate(loss, replace(table, logprobs=moved)).value)
-        if sides[0] is None or sides[1] is None:
-            assert slopes[at] == 0.0
-            continue
-        measured = (sides[0] - sides[1]) / (2 * step)
-        assert slopes[at] == pytest.approx(measured, rel=1e-5, abs=1e-6)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@quick
-@given(table=tables(), data=st.data())
-def test_a_loss_does_not_depend_on_the_order_of_tokens(
-    name: str, table: LossInputs, data: st.DataObject
-) -> None:
-    order = np.array(data.draw(st.permutations(range(len(table.logprobs)))), dtype=np.int64)
-    assert table.rollout_logprobs is not None
-    assert table.advantages is not None
-    assert table.returns is not None
-    shuffled = LossInputs(
-        logprobs=table.logprobs[order],
-        loss_mask=table.loss_mask[order],
-        trajectory=table.trajectory[order],
-        rollout_logprobs=table.rollout_logprobs[order],
-        advantages=table.advantages[order],
-        returns=table.returns[order],
-    )
-    one, other = evaluate(LOSSES[name], table), evaluate(LOSSES[name], shuffled)
-    assert (one.denominator, one.reason) == (other.denominator, other.reason)
-    assert one.value == (other.value if one.value is None else pytest.approx(other.value, abs=1e-9))
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@quick
-@given(table=tables())
-def test_twice_the_same_trajectories_have_the_same_loss(name: str, table: LossInputs) -> None:
-    assert table.rollout_logprobs is not None
-    assert table.advantages is not None
-    assert table.returns is not None
-    twice = LossInputs(
-        logprobs=np.tile(table.logprobs, 2),
-        loss_mask=np.tile(table.loss_mask, 2),
-        trajectory=np.concatenate([table.trajectory, table.trajectory + 10]),
-        rollout_logprobs=np.tile(table.rollout_logprobs, 2),
-        advantages=np.tile(table.advantages, 2),
-        returns=np.tile(table.returns, 2),
-    )
-    one, other = evaluate(LOSSES[name], table), evaluate(LOSSES[name], twice)
-    assert other.denominator == 2 * one.denominator
-    assert one.value == (other.value if one.value is None else pytest.approx(other.value, abs=1e-9))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import make_step
+from tests.tokenizer_builders import metaspace
 from tests.view_builders import (
     HIDDEN,
     TOKENIZER,
@@ -27,9 +28,12 @@ from tests.view_builders import (
     unshown,
 )
 from trajkit.records import Segment, SegmentKind, Trajectory
+from trajkit.tokenizer import Tokenizer
+from trajkit.view.against import compared
 from trajkit.view.beneath import with_beneath
 from trajkit.view.cells import cells_of, with_ids
 from trajkit.view.columns import view_columns
+from trajkit.view.fold import folded_rows
 from trajkit.view.glyphs import show_bytes
 from trajkit.view.html.page import TAGS, page_of
 from trajkit.view.html.payload import payload_of
@@ -51,6 +55,7 @@ texts = st.lists(hostile | any_character | st.text(any_character, max_size=30), 
     "".join
 )
 widths = st.integers(30, 120)
+OTHER = Tokenizer(metaspace(prefix=True), "meta")
 
 
 @st.composite
@@ -327,10 +332,44 @@ def test_a_drawing_is_its_own_tags_and_holds_the_exact_text(views, width):
 @given(token_views() | message_views(), widths, st.sampled_from(LANES), st.booleans())
 def test_what_stands_beneath_is_safe_fits_and_changes_no_line(view, width, lane, ascii_only):
     face = Face(width=width, ascii=ascii_only)
-    found = with_beneath(view, rows(view, TOKENIZER), TOKENIZER, lane)
+    comparison = compared(view, TOKENIZER, OTHER)
+    found = with_beneath(view, rows(view, TOKENIZER), TOKENIZER, lane, comparison)
     drawn = list(annotated(found, face, has_ids=True))
     for line in drawn:
         assert_safe(line)
         assert_fits(line, width)
     rest = iter(drawn)
     assert all(line in rest for line in body(rows(view, TOKENIZER), face))
+
+
+@given(token_views(), st.booleans())
+def test_what_is_compared_adds_up_and_every_strip_is_as_long_as_its_line(view, is_same):
+    other = TOKENIZER if is_same else OTHER
+    found = compared(view, TOKENIZER, other)
+    own = sum(s.end - s.start for q in view.sequences for s in q.spans if s.step_index is not None)
+    assert found.n_recorded + sum(found.n_left_out.values()) == own
+    assert found.n_same_ids <= found.n_same_borders <= min(found.n_recorded, found.n_other)
+    assert found.n_common <= found.n_borders
+    for line, ids in with_ids(view, rows(view, TOKENIZER)):
+        if not isinstance(line, Line):
+            continue
+        for _, marks in found.strips(line, ids):
+            assert "".join(text for text, _, _ in marks) == line.text
+
+
+@given(token_views() | message_views(), st.integers(2, 6), st.integers(10, 60))
+def test_folding_loses_no_action_and_says_how_much_it_takes(view, n_kept, width):
+    whole = list(rows(view, TOKENIZER))
+    found = list(folded_rows(view, whole, TOKENIZER, n_kept, width))
+    is_action = [row for row in found if isinstance(row, Line) and row.is_action]
+    assert is_action == [row for row in whole if isinstance(row, Line) and row.is_action]
+    assert [row for row in found if isinstance(row, Rule) and row.step] == [
+        row for row in whole if isinstance(row, Rule) and row.step
+    ]
+    labels = [row.label for row in whole if isinstance(row, Line) and row.label]
+    assert [row.label for row in found if isinstance(row, Line) and row.label] == labels
+    folds = [row for row in found if isinstance(row, Rule) and row.facts[0].startswith("…")]
+    if not folds:
+        assert found == whole
+    for fold in folds:
+        assert fold.facts[0].endswith(" folded")

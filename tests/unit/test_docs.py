@@ -11,7 +11,7 @@ from trajkit.drift.causes import DRIFT_CAUSES
 from trajkit.drift.findings import UNEXPLAINED, DriftKind
 from trajkit.errors import ERROR_CODES, ExitCode
 from trajkit.masks.rules import MASK_RULES
-from trajkit.scoring.losses import LOSSES
+from trajkit.rl.presets import LOSSES, PRESETS
 from trajkit.training import TRAIN_POLICIES
 
 ROOT = Path(__file__).parents[2]
@@ -56,9 +56,15 @@ def test_every_exit_code_has_its_row():
     assert codes == {code.value for code in ExitCode}
 
 
-def test_every_loss_has_its_row():
+def test_every_loss_has_its_row_in_order():
     section = README.split("## What score computes")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(LOSSES)
+
+
+def test_every_preset_has_its_row_with_its_formula_and_source():
+    text = (ROOT / "docs/losses.md").read_text()
+    rows = re.findall(r"^\| `(\S+)` \| (.+) \| (.+) \|$", text, re.M)
+    assert rows == [(name, loss.formula, loss.source) for name, loss in PRESETS.items()]
 
 
 def test_the_tree_in_the_readme_is_the_tree():

@@ -16,6 +16,7 @@ ROWS = (
     {"template", "markup"},
     {"formats", "sequence", "align"},
     {"training"},
+    {"rl"},
     {"ingestion", "drift", "masks", "view", "scoring", "doctor"},
     {"engine"},
     {"cli"},

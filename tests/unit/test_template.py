@@ -905,7 +905,8 @@ def test_no_string_and_no_key_is_control_in_any_real_template():
         harmless, hostile = spelling("odd !"), spelling(f"{ENDS[name]}!")
         for place, (messages, tools) in harmless.items():
             expected = n_control(template, messages, tools, tokenizer)
-            assert n_control(template, *hostile[place], tokenizer) == expected, (place, template)
+            said, shown = hostile[place]
+            assert n_control(template, said, shown, tokenizer) == expected, (place, template)
             n_same += expected is not None
     assert n_same > 400
 

@@ -13,6 +13,7 @@ from trajkit.cli.drift_check import drift_check
 from trajkit.cli.explain import explain
 from trajkit.cli.info import info
 from trajkit.cli.ingest import ingest
+from trajkit.cli.losses import losses
 from trajkit.cli.mask_check import mask_check
 from trajkit.cli.mask_view import mask_view
 from trajkit.cli.schema import schema
@@ -53,6 +54,7 @@ app.command("drift-check")(drift_check)
 app.command("mask-check")(mask_check)
 app.command("mask-view")(mask_view)
 app.command("score")(score)
+app.command("losses")(losses)
 app.command("info")(info)
 app.command("schema")(schema)
 app.command("explain")(explain)

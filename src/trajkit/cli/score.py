@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trajkit.cli.console import Printer, sampled_line
-from trajkit.cli.options import Colour, Data, Force, Limit, Only, Quiet
+from trajkit.cli.loss_table import Length, Losses, Train, number, print_losses
+from trajkit.cli.options import Colour, Data, Force, Limit, Only, Quiet, TokenizerPath
 from trajkit.errors import ExitCode, UsageProblem
 from trajkit.safe.text import shorten, visible
 
@@ -28,14 +29,14 @@ def score(
         Literal["auto", "fp32", "bf16", "fp16"],
         typer.Option("--dtype", help="auto: the checkpoint's own on a GPU, fp32 on CPU."),
     ] = "auto",
-    loss: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--loss",
-            metavar="NAME",
-            help="nll, reinforce, ppo_clip or grpo; repeatable. Default: all.",
-        ),
+    ref_model: Annotated[
+        Path | None,
+        typer.Option("--ref-model", metavar="DIR", help="A second checkpoint, for KL terms."),
     ] = None,
+    loss: Losses = None,
+    train: Train = "action",
+    length: Length = None,
+    tokenizer: TokenizerPath = None,
     recheck: Annotated[
         int,
         typer.Option(
@@ -83,7 +84,13 @@ def score(
     with Printer(colour=color, quiet=quiet) as printer:
         if plan:
             _refuse_with_plan(
-                output=out, max_delta=max_delta, loss=loss, require_sampled=require_sampled or None
+                output=out,
+                max_delta=max_delta,
+                loss=loss,
+                require_sampled=require_sampled or None,
+                ref_model=ref_model,
+                length=length,
+                train=None if train == "action" else train,
             )
             found = _forecast(data, model, only, limit, tokens_per_batch)
             if output_format == "json":
@@ -100,6 +107,7 @@ def score(
 
         require_torch()
         from trajkit.scoring.run import score as run
+        from trajkit.tokenizer import load_tokenizer
 
         report = run(
             data,
@@ -107,6 +115,10 @@ def score(
             device=device,
             dtype=dtype,
             losses=loss,
+            train=train,
+            tokenizer=None if tokenizer is None else load_tokenizer(tokenizer),
+            length=length,
+            ref_model=ref_model,
             only=only,
             limit=limit,
             out=out,
@@ -144,6 +156,7 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
     printer.table(
         [
             ["checkpoint", f"{model['name']} {model['dtype']} on {model['device']}, {checked}"],
+            *_reference(facts),
             ["forwards", forwards],
             *sharing,
             *_left_out(facts),
@@ -154,22 +167,15 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
     printer.table(
         [
             ["log-prob", "nats"],
-            ["sum", _number(logprob["sum"])],
-            ["token mean", _number(logprob["token_mean"])],
-            ["sequence mean", _number(logprob["sequence_mean"])],
+            ["sum", number(logprob["sum"])],
+            ["token mean", number(logprob["token_mean"])],
+            ["sequence mean", number(logprob["sequence_mean"])],
         ],
         right="1",
         head=True,
     )
     printer.line()
-    rows = [["loss", "value", "numerator", "denominator", ""]]
-    for name, value in facts["losses"].items():
-        numbers = [_number(value[key]) for key in ("value", "numerator", "denominator")]
-        rows.append([name, *numbers, _remark(value)])
-    printer.table(rows, right="123", head=True)
-    source = facts.get("advantage_source")
-    if source is not None:
-        printer.line(f"  advantages: {_ADVANTAGES[source]}")
+    print_losses(printer, facts)
     printer.line()
     _print_mismatch(printer, facts)
     for one in facts["exceeded"]:
@@ -177,6 +183,15 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
     if facts.get("out"):
         printer.line()
         printer.line(f"Wrote {visible(facts['out'])}")
+
+
+def _reference(facts: dict[str, Any]) -> list[list[str]]:
+    """Return a row for the reference model, if one was asked."""
+    model = facts["reference"]
+    if model is None:
+        return []
+    read = f"{facts['n_ref_forwarded_tokens']:,} tokens read"
+    return [["reference", f"{model['name']} {model['dtype']} on {model['device']}, {read}"]]
 
 
 def _refuse_with_plan(**given: object) -> None:
@@ -298,29 +313,6 @@ def _left_out(facts: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-_ADVANTAGES = {
-    "recorded": "as recorded",
-    "group_id": "(R − mean) / std within each group_id",
-    "first_prompt": "(R − mean) / std among trajectories with the same first prompt",
-    "group_id+first_prompt": "(R − mean) / std within group_id, else the same first prompt",
-}
-
-
-def _remark(value: dict[str, Any]) -> str:
-    if value.get("reason"):
-        return str(value["reason"])
-    left_out = [f"{n:,} tokens without {_INPUTS[name]}" for name, n in value["left_out"].items()]
-    return "; ".join([*left_out, *([value["remark"]] if value.get("remark") else [])])
-
-
-_INPUTS = {
-    "logprobs": "a log-prob",
-    "rollout_logprobs": "a comparable log-prob of the sampler",
-    "advantages": "a baseline",
-    "returns": "a reward",
-}
-
-
 def _print_mismatch(printer: Printer, facts: dict[str, Any]) -> None:
     mismatch, floor = facts["mismatch"], facts["noise_floor"]
     if mismatch is None:
@@ -349,12 +341,6 @@ def _print_mismatch(printer: Printer, facts: dict[str, Any]) -> None:
 def _gap(gap: dict[str, Any]) -> list[str]:
     numbers = [_small(gap[key]) for key in ("mean_abs", "p99_abs", "max_abs", "k3")]
     return [*numbers, f"{gap['n']:,}"]
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "null"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 def _small(value: float | None) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trajkit.records import Floats, LogprobKind, Step
-from trajkit.scoring.losses import F64
+from trajkit.records import Floats
+from trajkit.rl.table import F64
 
 LOW, HIGH = 0.8, 1.2
 """Ratios outside of these are what a clip of 0.2 would act on."""
@@ -82,22 +82,3 @@ def measure_gap(logprobs: F64 | Floats, rollout_logprobs: F64 | Floats) -> Gap:
         share_outside=float(outside.mean()) if len(known) else None,
         worst=int(known[size.argmax()]) if len(known) else None,
     )
-
-
-def not_comparable(step: Step) -> str | None:
-    """Return why a step's recorded log-probs are not the model's own, `None` when they may be.
-
-    Raw log-probs are, whatever the sampling. Others carry the temperature, and top-p or top-k
-    leave a factor in them that no full softmax can reproduce.
-    """
-    if step.logprob_kind is LogprobKind.RAW:
-        return None
-    if step.temperature is not None and step.temperature != 1.0:
-        return f"temperature {step.temperature:g}"
-    if step.top_p is not None and step.top_p < 1.0:
-        return f"top_p {step.top_p:g}"
-    if step.top_k is not None and step.top_k > 0:
-        return f"top_k {step.top_k}"
-    if step.logprob_kind is LogprobKind.PROCESSED and step.temperature is None:
-        return "processed, temperature unknown"
-    return None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from trajkit.errors import ExitCode
-from trajkit.scoring.advantages import AdvantageSource, TokenAdvantages
-from trajkit.scoring.losses import LOSSES, LossInputs, LossValue, evaluate
+from trajkit.rl.losses import LossValue
+from trajkit.rl.report import LossTable, finite
+from trajkit.rl.tokens import ScoredTokens, TokenPlace
 from trajkit.scoring.mismatch import Gap, NoiseFloor, measure_gap
-from trajkit.scoring.tokens import ScoredTokens, TokenPlace
 
 SCHEMA = "trajkit.score/1"
 
@@ -93,13 +93,7 @@ class Counts:
         n_recheck_forwards: passes that measured the noise floor.
         n_forwarded_tokens: ids the model read to score; `n_row_tokens` with one pass a sequence,
             `n_raw_tokens` with one a step.
-        n_without_baseline: trajectories whose reward is the only one in its group, or whose group
-            is unknown: no advantage.
-        n_without_reward: scored trajectories whose reward is unknown.
-        n_groups: groups that advantages were made from, each with its scored members of known
-            reward; members that were not selected or not scored are not in the baseline.
-        n_recorded_advantages_ignored: scored tokens whose recorded advantage is not used, because
-            other tokens have none.
+        n_ref_forwarded_tokens: ids the reference model read.
     """
 
     n_trajectories: int
@@ -118,10 +112,7 @@ class Counts:
     n_neg_inf: int
     n_nonfinite: int
     n_too_long: int
-    n_without_baseline: int
-    n_without_reward: int
-    n_groups: int
-    n_recorded_advantages_ignored: int
+    n_ref_forwarded_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +151,8 @@ class ScoreReport:
         by_source: steps by `action_source`; `by_status`: steps by what became of them.
         why_unshared: why the model read each sequence by itself; `None` when prefixes were shared.
         tokenizer_checked: whether DATA's tokenizer was compared with the checkpoint's.
-        advantage_source: `None` when there are no advantages.
-        group_sizes: members of the smallest and of the largest of `n_groups`, `None` without any.
+        reference: the reference model, `None` when none was asked.
+        table: the losses, and what they were made of.
         mismatch: `None` when DATA records no log-probs.
         exceeded: limits that were given and not kept.
         out: the scores file, `None` when none was asked for.
@@ -172,12 +163,11 @@ class ScoreReport:
     by_source: Mapping[str, int]
     by_status: Mapping[str, int]
     model: ModelFacts
+    reference: ModelFacts | None
     why_unshared: str | None
     tokenizer_checked: bool
     logprob: LogprobSums
-    losses: Mapping[str, LossValue]
-    advantage_source: AdvantageSource | None
-    group_sizes: tuple[int, int] | None
+    table: LossTable
     mismatch: Mismatch | None
     noise_floor: NoiseFloor | None
     exceeded: tuple[Exceeded, ...]
@@ -191,6 +181,11 @@ class ScoreReport:
         return ExitCode.FINDINGS if self.exceeded else ExitCode.CLEAN
 
     @property
+    def losses(self) -> Mapping[str, LossValue]:
+        """Return the losses by name."""
+        return self.table.values
+
+    @property
     def nll(self) -> float | None:
         """Return the negative log-likelihood per token."""
         mean = self.logprob.token_mean
@@ -198,7 +193,6 @@ class ScoreReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; a number that is infinite is null there, counted in `n_neg_inf`."""
-        sizes = self.group_sizes
         full = {
             "schema": SCHEMA,
             "sampled_share": self.sampled_share,
@@ -206,20 +200,19 @@ class ScoreReport:
             "by_source": dict(self.by_source),
             "by_status": dict(self.by_status),
             "model": asdict(self.model),
+            "reference": None if self.reference is None else asdict(self.reference),
             "sharing": {"is_shared": self.why_unshared is None, "why_not": self.why_unshared},
             "tokenizer_checked": self.tokenizer_checked,
             "logprob": asdict(self.logprob),
             "nll": self.nll,
-            "losses": {name: _loss(value) for name, value in self.losses.items()},
-            "advantage_source": self.advantage_source,
-            "group_sizes": None if sizes is None else {"min": sizes[0], "max": sizes[1]},
+            **self.table.to_dict(),
             "mismatch": None if self.mismatch is None else self.mismatch.to_dict(),
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
             "exceeded": [asdict(one) for one in self.exceeded],
             "out": self.out,
         }
-        finite: dict[str, Any] = _finite(full)
-        return finite
+        found: dict[str, Any] = finite(full)
+        return found
 
 
 def logprob_sums(tokens: ScoredTokens) -> LogprobSums:
@@ -237,27 +230,6 @@ def logprob_sums(tokens: ScoredTokens) -> LogprobSums:
         sequence_mean=float(means.mean()),
         trajectory_mean=total / len(means),
     )
-
-
-def loss_values(
-    tokens: ScoredTokens, advantages: TokenAdvantages, names: Sequence[str]
-) -> dict[str, LossValue]:
-    """Return each named loss over all scored tokens.
-
-    Recorded log-probs that are not the model's own (another temperature, a cut tail) or that are
-    infinite count as unknown: a ratio with them means nothing.
-    """
-    rollout = tokens.rollout_logprobs.astype(np.float64)
-    rollout[~tokens.step_comparable[tokens.step] | np.isinf(rollout)] = np.nan
-    inputs = LossInputs(
-        logprobs=tokens.logprobs.astype(np.float64),
-        loss_mask=np.ones(len(tokens.logprobs), dtype=np.bool_),
-        trajectory=tokens.trajectory,
-        rollout_logprobs=rollout,
-        advantages=advantages.values,
-        returns=tokens.returns[tokens.trajectory],
-    )
-    return {name: evaluate(LOSSES[name], inputs) for name in names}
 
 
 def mismatch_of(tokens: ScoredTokens, not_comparable: Mapping[str, int]) -> Mismatch | None:
@@ -291,24 +263,3 @@ def exceeded_limits(
         if worst is None or worst > limits.max_delta:
             found.append(Exceeded(rule="max-delta", limit=limits.max_delta, found=worst))
     return tuple(found)
-
-
-def _loss(value: LossValue) -> dict[str, Any]:
-    fields = asdict(value)
-    for name in ("reason", "remark"):
-        if fields[name] is None:
-            del fields[name]
-    if value.value is not None and math.isinf(value.value):
-        fields["reason"] = "infinite: an action token has probability 0"
-    return fields
-
-
-def _finite(value: Any) -> Any:
-    """Return the same tree, with null for numbers JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, AdvantageSource) else value

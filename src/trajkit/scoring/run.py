@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
-
-from trajkit.errors import InputError, NumericError, Place, UsageProblem
+from trajkit.errors import NumericError, Place
 from trajkit.records import ActionSource, Trajectory
-from trajkit.safe.files import publish, same_file
-from trajkit.scoring.advantages import token_advantages
+from trajkit.rl.counted import counted_tokens
+from trajkit.rl.losses import loss_names
+from trajkit.rl.report import LossTable, loss_table
+from trajkit.rl.run import scored_step
+from trajkit.rl.tokens import ScoredStep, ScoredTokens, TokenCollector, sampled_ids
+from trajkit.safe.files import publish
+from trajkit.scoring.checks import (
+    check_name,
+    check_target,
+    check_tokenizer,
+    model_facts,
+    provenance,
+)
+from trajkit.scoring.context import with_context_asked, without_context_asked
 from trajkit.scoring.loader import quiet_transformers
 from trajkit.scoring.logprobs import too_long
-from trajkit.scoring.losses import loss_names
 from trajkit.scoring.mismatch import NoiseFloor
 from trajkit.scoring.model import LoadedModel, load_model
 from trajkit.scoring.planning.forecast import windows
 from trajkit.scoring.report import (
     Counts,
     Limits,
-    ModelFacts,
     ScoreReport,
     exceeded_limits,
     logprob_sums,
-    loss_values,
     mismatch_of,
 )
 from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores, scores_table
 from trajkit.scoring.steps import measure_noise, score_trajectories
-from trajkit.scoring.tokens import TokenCollector, sampled_ids
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
 from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
 from trajkit.store.write import ParquetSink
-from trajkit.tokenizer import load_tokenizer
+from trajkit.tokenizer import Tokenizer, load_tokenizer
+from trajkit.training import TrainPolicy, policy_named
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -52,6 +59,10 @@ def score(  # noqa: PLR0913 - one argument an option of the command
     device: str = "auto",
     dtype: str = "auto",
     losses: Sequence[str] | None = None,
+    train: str = "action",
+    tokenizer: Tokenizer | None = None,
+    length: int | None = None,
+    ref_model: LoadedModel | Path | str | None = None,
     limit: int | None = None,
     only: Collection[str] = (),
     out: Path | str | None = None,
@@ -73,7 +84,13 @@ def score(  # noqa: PLR0913 - one argument an option of the command
             then its own).
         device: auto, cpu or cuda.
         dtype: auto, fp32, bf16 or fp16.
-        losses: names of `LOSSES`; `None` takes all of them.
+        losses: see `loss_names`; `None` takes the papers' losses.
+        train: the name of a training policy: what the losses are over. One that trains context asks
+            for the log-probs of context too.
+        tokenizer: tells such a policy thoughts and answers where no segment does; `None` for the
+            checkpoint's own.
+        length: the constant that some presets divide by: a trainer's longest response.
+        ref_model: a second checkpoint, for the losses with a KL term; reads all of it too.
         limit: how many trajectories at most.
         only: trajectory ids; empty takes all.
         out: a Parquet file for `trajkit.scores/1`, one row per step, published when all is done.
@@ -91,26 +108,28 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         NumericError: N104 two passes disagree; when there is nothing to score, N103 if a sequence
             is too long, else N105.
     """
-    names = loss_names(losses)
+    names, policy = loss_names(losses), policy_named(train)
     target = None if out is None else Path(out)
-    _check_name(target)
+    check_name(target)
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
-    _check_target(target, dataset)
+    check_target(target, dataset)
     with ExitStack() as stack:
         sink = None
         if target is not None:
             stream = stack.enter_context(publish(target, overwrite=overwrite))
             sink = ParquetSink(stream, SCORES_SCHEMA, SCORES_SCHEMA_NAME)
-        folder = model.path if isinstance(model, LoadedModel) else Path(model)
-        is_checked = _check_tokenizer(dataset, folder)
-        if isinstance(model, LoadedModel):
-            loaded = model
-        else:
-            loaded = load_model(model, device=device, dtype=dtype)
-        limits = Limits(require_sampled=require_sampled, max_delta=max_delta)
+        is_checked = check_tokenizer(dataset, _folder(model))
+        if ref_model is not None:
+            check_tokenizer(dataset, _folder(ref_model))
+        if tokenizer is None and policy.needs_kinds:
+            tokenizer = _own_tokenizer(_folder(model))
+        loaded = _loaded(model, device, dtype)
+        reference = None if ref_model is None else _loaded(ref_model, device, dtype)
         run = _Run(
             loaded,
             sink,
+            reference=reference,
+            counting=_Counting(policy, tokenizer),
             recheck=recheck,
             tokens_per_batch=tokens_per_batch,
             n_all_steps=dataset.n_steps,
@@ -119,12 +138,40 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         for window in windows(read_trajectories(dataset, only=only, limit=limit)):
             run.add(window, progress)
         run.check_not_empty()
-        facts = _facts(loaded)
-        report = run.report(names, facts, target, limits, tokenizer_checked=is_checked)
+        limits = Limits(require_sampled=require_sampled, max_delta=max_delta)
+        report = run.report(
+            target,
+            limits,
+            losses=lambda tokens: loss_table(tokens, names, train=policy.name, length=length),
+            tokenizer_checked=is_checked,
+        )
         if sink is not None:
             options = {"limit": limit, "only": sorted(only)}
-            run.close({**_provenance(dataset, facts), "options": options})
+            told = provenance(dataset, report.model, report.reference)
+            run.close({**told, "options": options})
         return report
+
+
+def _folder(model: LoadedModel | Path | str) -> Path:
+    return model.path if isinstance(model, LoadedModel) else Path(model)
+
+
+def _loaded(model: LoadedModel | Path | str, device: str, dtype: str) -> LoadedModel:
+    if isinstance(model, LoadedModel):
+        return model
+    return load_model(model, device=device, dtype=dtype)
+
+
+def _own_tokenizer(folder: Path) -> Tokenizer | None:
+    return load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    """What losses count, and what tells thoughts and answers."""
+
+    policy: TrainPolicy
+    tokenizer: Tokenizer | None
 
 
 class _Run:
@@ -135,12 +182,16 @@ class _Run:
         loaded: LoadedModel,
         sink: ParquetSink | None,
         *,
+        reference: LoadedModel | None,
+        counting: _Counting,
         recheck: int,
         tokens_per_batch: int | None,
         n_all_steps: int,
     ) -> None:
         self._loaded = loaded
         self._sink = sink
+        self._reference = reference
+        self._counting = counting
         self._recheck = recheck
         self._tokens_per_batch = tokens_per_batch
         self._n_all_steps = n_all_steps
@@ -163,8 +214,11 @@ class _Run:
             if told is not None:
                 told(n_before + n_steps * n_read // n_to_read, self._n_all_steps)
 
+        asked = trajectories
+        if self._counting.policy.trains_context:
+            asked = [with_context_asked(one) for one in trajectories]
         batch = score_trajectories(
-            self._loaded, trajectories, tokens_per_batch=self._tokens_per_batch, told=tell
+            self._loaded, asked, tokens_per_batch=self._tokens_per_batch, told=tell
         )
         self._totals.update(
             n_forwards=batch.n_forwards,
@@ -172,8 +226,17 @@ class _Run:
             n_row_tokens=batch.n_row_tokens,
             n_raw_tokens=batch.n_raw_tokens,
         )
-        for scored in batch.scored:
-            self._take(scored)
+        scored = batch.scored
+        if self._counting.policy.trains_context:
+            scored = tuple(map(without_context_asked, trajectories, scored))
+        if self._reference is not None:
+            other = score_trajectories(
+                self._reference, trajectories, tokens_per_batch=self._tokens_per_batch
+            )
+            self._totals["n_ref_forwarded_tokens"] += other.n_forwarded_tokens
+            scored = tuple(map(_with_reference, scored, other.scored))
+        for one in scored:
+            self._take(one)
 
     def _take(self, scored: ScoredTrajectory) -> None:
         trajectory = scored.trajectory
@@ -191,13 +254,20 @@ class _Run:
         )
         if Status.TOO_LONG in statuses and self._too_long is None:
             self._too_long = scored
-        self._tokens.add(scored)
+        self._tokens.add(trajectory, self._counted(scored))
         self._remember_for_recheck(scored)
         if self._sink is not None:
             self._rows.extend(scored.steps)
             self._n_pending += trajectory.n_action_tokens
             if len(self._rows) >= _GROUP_ROWS or self._n_pending >= _GROUP_TOKENS:
                 self._flush()
+
+    def _counted(self, scored: ScoredTrajectory) -> list[ScoredStep]:
+        """Return the scored steps of a trajectory, each with the tokens that losses count."""
+        rows = [row for row in scored.steps if row.logprobs is not None]
+        how = self._counting
+        counted = counted_tokens(scored.trajectory, how.policy, how.tokenizer) if rows else {}
+        return [scored_step(row.step, row, counted.get(row.step.step_index)) for row in rows]
 
     def check_not_empty(self) -> None:
         """Raise when no trajectory has a token that could be scored."""
@@ -216,19 +286,16 @@ class _Run:
 
     def report(
         self,
-        names: Sequence[str],
-        facts: ModelFacts,
         target: Path | None,
         limits: Limits,
         *,
+        losses: Callable[[ScoredTokens], LossTable],
         tokenizer_checked: bool,
     ) -> ScoreReport:
         """Return the report over everything that was added."""
         if self._recheck and self._noise is None:
             self._noise = measure_noise(self._loaded, self._to_recheck)
         tokens = self._tokens.finish()
-        advantages = token_advantages(tokens)
-        sizes = advantages.group_sizes
         mismatch = mismatch_of(tokens, self._tokens.not_comparable)
         n_sampled = self._by_source[ActionSource.SAMPLED]
         return ScoreReport(
@@ -239,22 +306,17 @@ class _Run:
                 n_scored_tokens=len(tokens.logprobs),
                 n_first_token=self._tokens.n_first_token,
                 n_neg_inf=self._tokens.n_neg_inf,
-                n_without_baseline=advantages.n_without_baseline,
-                n_without_reward=advantages.n_without_reward,
-                n_groups=len(sizes),
-                n_recorded_advantages_ignored=advantages.n_recorded_ignored,
                 n_recheck_forwards=0 if self._noise is None else self._noise.n_forwards,
             ),
             sampled_share=n_sampled / self.n_steps if self.n_steps else None,
             by_source=dict(self._by_source),
             by_status=dict(self._by_status),
-            model=facts,
+            model=model_facts(self._loaded),
+            reference=None if self._reference is None else model_facts(self._reference),
             why_unshared=self._loaded.why_unshared,
             tokenizer_checked=tokenizer_checked,
             logprob=logprob_sums(tokens),
-            losses=loss_values(tokens, advantages, names),
-            advantage_source=advantages.source,
-            group_sizes=(min(sizes), max(sizes)) if sizes else None,
+            table=losses(tokens),
             mismatch=mismatch,
             noise_floor=self._noise,
             exceeded=exceeded_limits(mismatch, self._totals["n_not_sampled"], limits),
@@ -286,82 +348,18 @@ class _Run:
 _TOTALS = (
     "n_trajectories", "n_scored_trajectories", "n_nonfinite", "n_too_long", "n_action_tokens",
     "n_not_sampled", "n_forwards", "n_forwarded_tokens", "n_row_tokens", "n_raw_tokens",
+    "n_ref_forwarded_tokens",
 )  # fmt: skip
+
+
+def _with_reference(scored: ScoredTrajectory, asked: ScoredTrajectory) -> ScoredTrajectory:
+    """Return a trajectory's scores with the log-probs that the reference model gave."""
+    steps = tuple(
+        replace(row, ref_logprobs=other.logprobs) if row.status is Status.OK else row
+        for row, other in zip(scored.steps, asked.steps, strict=True)
+    )
+    return replace(scored, steps=steps)
 
 
 def _is_not_sampled(row: StepScores) -> bool:
     return row.status is Status.OK and row.step.action_source is not ActionSource.SAMPLED
-
-
-def _facts(loaded: LoadedModel) -> ModelFacts:
-    with quiet_transformers() as transformers:
-        version = str(transformers.__version__)
-    return ModelFacts(
-        name=loaded.name,
-        weights_digest=loaded.weights_digest,
-        dtype=loaded.dtype,
-        device=loaded.device_name,
-        head=str(loaded.head.kind),
-        n_vocab=loaded.n_vocab,
-        max_positions=loaded.max_positions,
-        n_unused_tensors=len(loaded.unused_tensors),
-        torch=str(torch.__version__),
-        transformers=version,
-    )
-
-
-def _provenance(dataset: Dataset, facts: ModelFacts) -> Mapping[str, Any]:
-    """Return what identifies the weights and DATA: their digests, and the software between."""
-    return {
-        "model": asdict(facts),
-        "data": {"row_groups": list(_data_digests(dataset)), "n_steps": dataset.n_steps},
-    }
-
-
-def _data_digests(dataset: Dataset) -> Iterator[str]:
-    for part in dataset.parts:
-        yield from open_dataset(part).metadata.get("row_groups", [])
-
-
-def _check_name(target: Path | None) -> None:
-    """Raise U103 when the output's name does not say what the file will be."""
-    if target is not None and target.suffix != ".parquet":
-        raise UsageProblem(
-            "U103",
-            "scores are written as Parquet: the output's name ends in .parquet",
-            place=Place(file=str(target)),
-            hint=f"-o {target.name.split('.')[0] or 'scores'}.parquet",
-        )
-
-
-def _check_target(target: Path | None, dataset: Dataset) -> None:
-    """Raise U102 when the output is a file of the data."""
-    if target is not None and any(same_file(target, part) for part in dataset.parts):
-        raise UsageProblem(
-            "U102", "the scores would replace the data they are of", place=Place(file=str(target))
-        )
-
-
-def _check_tokenizer(dataset: Dataset, folder: Path) -> bool:
-    """Return whether DATA's tokenizer could be compared with the checkpoint's; T102 if they differ.
-
-    Both sides must be known: DATA names the tokenizer it was made with, if any was used.
-    """
-    wanted = dataset.tokenizer_fingerprint
-    if wanted is None or not (folder / "tokenizer.json").is_file():
-        return False
-    try:
-        found = load_tokenizer(folder).fingerprint
-    except InputError as problem:
-        if problem.code == "T103":
-            return False
-        raise
-    if found != wanted:
-        name = dataset.metadata.get("tokenizer_name") or "another tokenizer"
-        raise InputError(
-            "T102",
-            f"the data were made with {name}, which is not the checkpoint's tokenizer",
-            place=Place(file=str(folder / "tokenizer.json")),
-            hint="score the checkpoint whose tokenizer sampled these ids",
-        )
-    return True

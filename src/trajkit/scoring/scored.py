@@ -36,6 +36,9 @@ class StepScores:
             be 0.
         entropy: [A] float32 nats; NaN and `None` as above.
         rank: [A] int32; meaningless where log-prob is NaN, `None` as above.
+        ref_logprobs: [A] float32 nats under the reference model; `None` where it gave none.
+        context_logprobs: [D + L] float32 nats of delta and tail, NaN as above; `None` where not
+            asked.
     """
 
     step: Step
@@ -43,6 +46,8 @@ class StepScores:
     logprobs: Floats | None = None
     entropy: Floats | None = None
     rank: Ids | None = None
+    ref_logprobs: Floats | None = None
+    context_logprobs: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,6 +88,16 @@ def _status(step: Step) -> Status:
     return Status.NO_PROMPT if step.prompt_delta is None else Status.OK
 
 
+_NULL_WHERE = {
+    "logprobs": "logprobs",
+    "entropy": "logprobs",
+    "rank": "logprobs",
+    "context_logprobs": "context_logprobs",
+    "ref_logprobs": "ref_logprobs",
+}
+"""The columns of numbers, each with the one that is NaN where it has none."""
+
+
 def scores_table(rows: Sequence[StepScores]) -> pa.Table:
     """Return one row per step, in order; a token without a log-prob is null in every list."""
     columns: dict[str, pa.Array] = {
@@ -90,9 +105,10 @@ def scores_table(rows: Sequence[StepScores]) -> pa.Table:
         "step_index": pa.array([row.step.step_index for row in rows], pa.int32()),
         "status": pa.array([str(row.status) for row in rows], pa.string()),
     }
-    unknown = _flat([None if row.logprobs is None else np.isnan(row.logprobs) for row in rows])
-    for name in ("logprobs", "entropy", "rank"):
-        columns[name] = _lists([getattr(row, name) for row in rows], name, unknown)
+    for name, other in _NULL_WHERE.items():
+        known = [getattr(row, other) for row in rows]
+        unknown = [None if each is None else np.isnan(each) for each in known]
+        columns[name] = _lists([getattr(row, name) for row in rows], name, _flat(unknown))
     arrays = [
         columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type)
         for field in SCORES_SCHEMA

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from trajkit.errors import UsageProblem
-from trajkit.records import Floats, Trajectory
+from trajkit.records import Floats, Step, Trajectory
 from trajkit.store.beside import SideTable, open_beside, row_groups_of
 from trajkit.store.read import Dataset
 from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
 
 _NUMBERS = ("logprobs", "entropy", "rank", "ref_logprobs")
+_COLUMNS = (*_NUMBERS, "context_logprobs")
 _HINT = "trajkit score DATA --model DIR -o SCORES.parquet scores the data"
 
 
@@ -28,12 +29,14 @@ class StepNumbers:
         logprobs, entropy: [A] float32 nats, NaN where missing.
         rank: [A] float32 whole numbers, NaN where missing.
         ref_logprobs: [A] float32 nats under a reference checkpoint, NaN where missing.
+        context_logprobs: [D + L] float32 nats of delta and tail, NaN where missing.
     """
 
     logprobs: Floats | None
     entropy: Floats | None
     rank: Floats | None
     ref_logprobs: Floats | None = None
+    context_logprobs: Floats | None = None
 
 
 class Scores:
@@ -60,14 +63,14 @@ class Scores:
             for step in trajectory.steps:
                 numbers = rows.get((trajectory.trajectory_id, step.step_index))
                 if numbers is not None:
-                    self._check(numbers, step.n_action_tokens)
+                    self._check(numbers, step)
                     found[step.step_index] = numbers
         return found
 
     def _rows(self, group: int) -> dict[tuple[str, int], StepNumbers]:
         if self._held[0] != group:
             table = self._table.group(group)
-            columns = {name: _lists(table.column(name)) for name in _NUMBERS}
+            columns = {name: _lists(table.column(name)) for name in _COLUMNS}
             keys = zip(
                 table.column("trajectory_id").to_pylist(),
                 table.column("step_index").to_pylist(),
@@ -80,10 +83,14 @@ class Scores:
             self._held = group, rows
         return self._held[1]
 
-    def _check(self, numbers: StepNumbers, n: int) -> None:
-        for values in (getattr(numbers, name) for name in _NUMBERS):
+    def _check(self, numbers: StepNumbers, step: Step) -> None:
+        around = (step.prompt_delta, step.tail_tokens)
+        n_context = sum(len(ids) for ids in around if ids is not None)
+        for name in _COLUMNS:
+            values = getattr(numbers, name)
+            n = n_context if name == "context_logprobs" else step.n_action_tokens
             if values is not None and len(values) != n:
-                raise self._table.damaged(f"{len(values)} numbers for {n} action ids")
+                raise self._table.damaged(f"{len(values)} {name} for {n} ids")
 
 
 def open_scores(path: Path, dataset: Dataset) -> Scores:
@@ -95,7 +102,7 @@ def open_scores(path: Path, dataset: Dataset) -> Scores:
         UsageProblem: U103 when they are scores of other data.
     """
     table = open_beside(path, SCORES_SCHEMA, SCORES_SCHEMA_NAME, _HINT)
-    if not set(_NUMBERS) <= set(table.file.schema_arrow.names):
+    if not set(_COLUMNS) <= set(table.file.schema_arrow.names):
         raise table.damaged("columns are missing")
     if table.metadata.get("data", {}).get("row_groups") != row_groups_of(dataset):
         raise UsageProblem(

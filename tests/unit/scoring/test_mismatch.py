@@ -4,9 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders import make_step
-from trajkit.records import LogprobKind
-from trajkit.scoring.mismatch import measure_gap, not_comparable
+from trajkit.scoring.mismatch import measure_gap
 
 NAN, INF = math.nan, math.inf
 
@@ -62,27 +60,3 @@ def test_probability_zero_on_one_side_is_the_worst_and_not_averaged() -> None:
     assert found.mean == pytest.approx(0.125)
     assert found.max_abs == pytest.approx(0.25)
     assert found.share_outside == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({}, None),
-        ({"temperature": 1.0, "top_p": 1.0, "top_k": 0}, None),
-        ({"temperature": 1.0, "top_k": -1}, None),
-        ({"temperature": 0.7}, "temperature 0.7"),
-        ({"temperature": 0.0}, "temperature 0"),
-        ({"temperature": 1.0, "top_p": 0.9}, "top_p 0.9"),
-        ({"temperature": 1.0, "top_k": 50}, "top_k 50"),
-        ({"temperature": 0.7, "logprob_kind": LogprobKind.RAW}, None),
-        ({"top_p": 0.9, "logprob_kind": LogprobKind.RAW}, None),
-        ({"temperature": 0.7, "logprob_kind": LogprobKind.UNKNOWN}, "temperature 0.7"),
-        ({"temperature": 1.0, "logprob_kind": LogprobKind.PROCESSED}, None),
-        ({"logprob_kind": LogprobKind.PROCESSED}, "processed, temperature unknown"),
-        ({"logprob_kind": LogprobKind.UNKNOWN}, None),
-    ],
-)
-def test_which_recorded_logprobs_are_the_models_own(
-    fields: dict[str, Any], why: str | None
-) -> None:
-    assert not_comparable(make_step(prompt_delta=[1], action_tokens=[2], **fields)) == why

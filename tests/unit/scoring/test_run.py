@@ -23,8 +23,8 @@ from tests.score_builders import (
 )
 from trajkit.errors import ExitCode, InputError, NumericError, TrajkitError, UsageProblem
 from trajkit.records import ActionSource, LogprobKind, Segment, SegmentKind, Step, Trajectory
+from trajkit.rl.presets import LOSSES
 from trajkit.scoring import head as head_module
-from trajkit.scoring.losses import LOSSES
 from trajkit.scoring.model import LoadedModel, load_model
 from trajkit.scoring.report import ScoreReport
 from trajkit.scoring.run import score
@@ -105,8 +105,8 @@ def test_losses_of_an_unchanged_policy(llama: LoadedModel, data: Path) -> None:
     assert list(report.losses) == list(LOSSES)
     assert report.losses["nll"].value == pytest.approx(report.nll)
     assert report.losses["nll"].denominator == 14
-    assert report.advantage_source == "group_id"
-    assert report.counts.n_without_baseline == 1
+    assert report.table.advantages.source == "group_id"
+    assert report.table.advantages.n_without_baseline == 1
     # ratios are 1: GRPO's two equal and opposite advantages cancel, c has none and is left out
     grpo = report.losses["grpo"]
     assert (grpo.denominator, grpo.n_left_out) == (2, 2)
@@ -175,7 +175,7 @@ def test_nothing_recorded_gives_no_mismatch_and_reasons(llama: LoadedModel, tmp_
     data = write_data(tmp_path / "d.parquet", [make_trajectory(FIRST, "a")])
     report = score(data, llama)
     assert report.mismatch is None
-    assert report.advantage_source is None
+    assert report.table.advantages.source is None
     assert report.losses["nll"].value is not None
     for name in ("reinforce", "ppo_clip", "grpo"):
         assert report.losses[name].value is None
@@ -191,14 +191,14 @@ def test_the_first_prompt_groups_what_has_no_group_id(llama: LoadedModel, tmp_pa
         sampled(llama, THIRD, "c", reward=[0.5]),
     ]
     report = score(write_data(tmp_path / "d.parquet", trajectories), llama)
-    assert report.advantage_source == "first_prompt"
-    assert report.counts.n_without_baseline == 1
+    assert report.table.advantages.source == "first_prompt"
+    assert report.table.advantages.n_without_baseline == 1
     named = [
         sampled(llama, THIRD, "d", reward=[1.0], group_id=["g"]),
         sampled(llama, THIRD, "e", reward=[0.0], group_id=["g"]),
     ]
     both = score(write_data(tmp_path / "both.parquet", [*trajectories, *named]), llama)
-    assert both.advantage_source == "group_id+first_prompt"
+    assert both.table.advantages.source == "group_id+first_prompt"
 
 
 def test_recorded_advantages_win_when_every_token_has_one(
@@ -207,14 +207,14 @@ def test_recorded_advantages_win_when_every_token_has_one(
     given = {"advantages": [[1.0, 2.0, 3.0], [4.0, 5.0]], "reward": [None, 1.0]}
     whole = [sampled(llama, FIRST, "a", **given)]
     report = score(write_data(tmp_path / "whole.parquet", whole), llama)
-    assert report.advantage_source == "recorded"
+    assert report.table.advantages.source == "recorded"
     assert report.losses["ppo_clip"].value == pytest.approx(-3.0, abs=1e-4)
     partial = [*whole, *three(llama)[1:]]
-    assert report.counts.n_recorded_advantages_ignored == 0
-    assert (report.counts.n_groups, report.group_sizes) == (0, None)
+    assert report.table.advantages.n_recorded_ignored == 0
+    assert report.table.advantages.group_sizes == ()
     report = score(write_data(tmp_path / "partial.parquet", partial), llama)
-    assert report.advantage_source is None
-    assert report.counts.n_recorded_advantages_ignored == 5
+    assert report.table.advantages.source is None
+    assert report.table.advantages.n_recorded_ignored == 5
 
 
 def test_the_scores_file_has_a_row_for_every_step_in_order(
@@ -355,16 +355,16 @@ def test_unknown_first_prompts_are_no_group(llama: LoadedModel, tmp_path: Path) 
 
     data = write_data(tmp_path / "d.parquet", [opaque("a", 1.0), opaque("b", 0.0)])
     report = score(data, llama)
-    assert report.advantage_source is None
-    assert report.counts.n_without_baseline == 2
-    assert (report.counts.n_groups, report.group_sizes) == (0, None)
+    assert report.table.advantages.source is None
+    assert report.table.advantages.n_without_baseline == 2
+    assert report.table.advantages.group_sizes == ()
 
 
 def test_groups_are_counted_by_the_members_seen(llama: LoadedModel, data: Path) -> None:
     whole = score(data, llama)
-    assert (whole.counts.n_groups, whole.group_sizes) == (2, (1, 2))
+    assert sorted(whole.table.advantages.group_sizes) == [1, 2]
     cut = score(data, llama, limit=1)
-    assert (cut.counts.n_groups, cut.group_sizes) == (1, (1, 1))
+    assert cut.table.advantages.group_sizes == (1,)
 
 
 LONG = chain(([1] * 60, [3]), ([2] * 60, [4]))
@@ -382,7 +382,7 @@ def test_a_trajectory_that_is_too_long_is_left_out_and_the_run_goes_on(
     assert (report.counts.n_trajectories, report.counts.n_scored_trajectories) == (4, 3)
     assert report.by_status == {"ok": 5, "too_long": 2}
     assert report.logprob == score(data, llama).logprob
-    assert report.group_sizes == (1, 2)
+    assert sorted(report.table.advantages.group_sizes) == [1, 2]
     rows = read_scores(out)
     assert [row["status"] for row in rows] == ["too_long"] * 2 + ["ok"] * 5
     assert [rows[0][name] for name in ("logprobs", "entropy", "rank")] == [None] * 3
@@ -682,3 +682,101 @@ def test_a_model_may_be_given_by_its_folder(llama_dir: Path, data: Path) -> None
     assert report.model.name == "tiny"
     assert report.mismatch is not None
     assert 0.0 < (report.mismatch.gap.max_abs or 0.0) < 1.0
+
+
+def test_a_reference_model_fills_its_column_and_the_losses_with_kl(
+    llama: LoadedModel, data: Path, tmp_path: Path
+) -> None:
+    other = load_model(tiny_llama(tmp_path / "other", seed=5), device="cpu")
+    out = tmp_path / "s.parquet"
+    report = score(data, llama, ref_model=other, out=out)
+    gaps = []
+    for row, trajectory_step in zip(
+        read_scores(out), [s for t in three(llama) for s in t.steps], strict=True
+    ):
+        prompt, action = trajectory_step.prompt_ids, trajectory_step.action_tokens
+        assert prompt is not None
+        assert action is not None
+        wanted = plain_logprobs(other.model, [*prompt, *action])[len(prompt) :]
+        assert_close(row["ref_logprobs"], wanted, atol=1e-5)
+        gaps += [ours - theirs for ours, theirs in zip(row["logprobs"], wanted, strict=True)]
+    assert report.table.kl is not None
+    assert report.table.n_kl_tokens == len(gaps) == 14
+    assert report.table.kl["k1"] == pytest.approx(sum(gaps) / 14, abs=1e-5)
+    k3 = sum(math.exp(-gap) - 1 + gap for gap in gaps) / 14
+    assert report.table.kl["k3"] == pytest.approx(k3, rel=1e-4)
+    assert report.losses["grpo_kl"].value is not None
+    assert report.reference is not None
+    assert report.reference.weights_digest == other.weights_digest
+    assert report.counts.n_ref_forwarded_tokens == report.counts.n_forwarded_tokens
+    assert metadata_of(out)["reference"]["weights_digest"] == other.weights_digest
+
+
+def test_what_a_reference_model_cannot_read_is_null(
+    llama: LoadedModel, data: Path, tmp_path: Path
+) -> None:
+    short = load_model(tiny_llama(tmp_path / "short", max_position_embeddings=6), device="cpu")
+    report = score(data, llama, ref_model=short, out=tmp_path / "s.parquet")
+    assert report.exit_code is ExitCode.CLEAN
+    rows = read_scores(tmp_path / "s.parquet")
+    assert [row["ref_logprobs"] is None for row in rows] == [True, True, True, True, False]
+    assert all(row["logprobs"] is not None for row in rows)
+    assert report.losses["grpo_kl"].left_out["ref_logprobs"] == 12
+
+
+def test_a_policy_chooses_what_losses_count_and_nothing_else(
+    llama: LoadedModel, data: Path
+) -> None:
+    whole, last = score(data, llama), score(data, llama, train="last-step")
+    assert last.table.train == "last-step"
+    assert last.table.n_counted_tokens == last.losses["nll"].denominator == 2 + 4 + 2
+    assert last.logprob == whole.logprob
+    assert last.counts == whole.counts
+
+
+def test_thoughts_are_told_by_the_checkpoints_own_tokenizer(tmp_path: Path) -> None:
+    made = make_trajectory([([5], [6, 7])], "a")
+    data = write_data(tmp_path / "d.parquet", [made])
+    bare = tiny_llama(tmp_path / "bare")
+    problem = problem_of(data, bare, train="no-think")
+    assert problem.code == "U103"
+    assert "-t" in (problem.hint or "")
+    word_tokenizer(bare, [chr(ord("a") + at) for at in range(20)])
+    assert score(data, bare, train="no-think", losses=["nll"]).table.n_counted_tokens == 2
+
+
+def test_an_unknown_policy_is_told_before_the_model_is_loaded(data: Path, tmp_path: Path) -> None:
+    problem = problem_of(data, tmp_path / "no-model", train="unknown")
+    assert problem.code == "U103"
+    assert "--train" in problem.message
+
+
+def test_context_is_scored_where_a_policy_trains_it(
+    llama: LoadedModel, data: Path, tmp_path: Path
+) -> None:
+    plain = score(data, llama, out=tmp_path / "p.parquet")
+    whole = score(data, llama, out=tmp_path / "s.parquet", train="all", losses=["nll", "grpo"])
+    by_hand: list[float] = []
+    for row, before, step in zip(
+        read_scores(tmp_path / "s.parquet"),
+        read_scores(tmp_path / "p.parquet"),
+        [step for made in three(llama) for step in made.steps],
+        strict=True,
+    ):
+        prompt, action, delta = step.prompt_ids, step.action_tokens, step.prompt_delta
+        assert prompt is not None
+        assert action is not None
+        assert delta is not None
+        everything = plain_logprobs(llama.model, [*prompt, *action])
+        context = everything[len(prompt) - len(delta) : len(prompt)]
+        found = [math.nan if value is None else value for value in row["context_logprobs"]]
+        assert_close(found, context, atol=1e-5)
+        assert_close(row["logprobs"], before["logprobs"], atol=1e-5)
+        assert before["context_logprobs"] is None
+        by_hand += [value for value in found if not math.isnan(value)] + row["logprobs"]
+    nll = whole.losses["nll"]
+    assert nll.denominator == whole.table.n_counted_tokens == len(by_hand) == 10 + 12 + 4
+    assert nll.numerator == pytest.approx(-sum(by_hand), abs=1e-4)
+    # context has neither ratio nor advantage: GRPO is over the same actions as before
+    assert whole.losses["grpo"].n_tokens == plain.losses["grpo"].n_tokens
+    assert whole.logprob.sum == pytest.approx(plain.logprob.sum, abs=1e-4)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,3 +43,10 @@ def test_tables_without_numbers(rows: list[StepScores]) -> None:
     assert table.schema == SCORES_SCHEMA
     assert table.num_rows == len(rows)
     table.validate(full=True)
+
+
+def test_a_reference_model_has_its_own_nulls() -> None:
+    known = replace(row([-1.0, -2.0]), ref_logprobs=np.array([math.nan, -3.0], dtype=np.float32))
+    table = scores_table([known, row([-1.0])])
+    assert table["ref_logprobs"].to_pylist() == [[None, -3.0], None]
+    assert table["logprobs"].to_pylist() == [[-1.0, -2.0], [-1.0]]

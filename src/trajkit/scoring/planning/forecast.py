@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from trajkit.records import ActionSource, Step, Trajectory
+from trajkit.rl.tokens import group_of
 from trajkit.scoring.planning.pack import pack_trees
 from trajkit.scoring.planning.plan import Break, Group, plan_tree, row_tokens, step_length
 from trajkit.scoring.scored import Status, statuses_of, steps_to_score
-from trajkit.scoring.tokens import group_of
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
 
 SCHEMA = "trajkit.score-plan/1"

@@ -1,0 +1,313 @@
+"""The scored action tokens of a run as flat columns: all that losses and statistics need.
+
+About 30 bytes a token stay in memory, whatever the size of the data; everything else of a
+trajectory is let go once its numbers are taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajkit.records import Floats, LogprobKind, Mask, Step, Trajectory
+from trajkit.rl.table import F64
+from trajkit.rl.values import gae_of_steps
+
+GroupKind: TypeAlias = Literal["group_id", "first_prompt"]
+Group: TypeAlias = tuple[GroupKind, str]
+"""What the trajectories of one group share: the name of it, and its value."""
+
+
+_NO_FLOATS: Floats = np.empty(0, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPlace:
+    """Which token of the data a number speaks of."""
+
+    trajectory_id: str
+    step_index: int
+    action_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScoredStep:
+    """What is known of a step's action beyond its record.
+
+    Attributes:
+        logprobs: [A] nats under the checkpoint, NaN where there is none.
+        ref_logprobs: [A] nats under a reference model; `None`: those of the record.
+        loss_mask: [A] True where a loss counts the token; `None`: where the policy sampled it.
+        context_logprobs: [C] nats of the context tokens that a loss counts; `None`: of none.
+    """
+
+    step: Step
+    logprobs: Floats
+    ref_logprobs: Floats | None = None
+    loss_mask: Mask | None = None
+    context_logprobs: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScoredTokens:
+    """N action tokens with a log-prob, of S steps, of M trajectories.
+
+    Attributes:
+        logprobs: [N] float32 nats; -inf where the checkpoint gives the id no probability.
+        rollout_logprobs: [N] float32 nats as recorded, NaN where not.
+        ref_logprobs: [N] float32 nats of a reference model, NaN where there are none.
+        recorded_advantages, old_logprobs: [N] float32; `None` unless every token has one.
+        loss_mask: [N] whether a loss counts the token.
+        position: [N] int32 index in its action.
+        step: [N] int32 index into the per-step columns.
+        context_logprobs, context_step: [C] the same of context tokens that a loss counts.
+        step_trajectory, step_index: [S]; `step_comparable`: [S] whether recorded log-probs are;
+            `step_row`: [S] the token sequence a step stands in; `step_gae`: [S] NaN where there are
+            no values.
+        trajectory_ids, returns, groups: [M]; a return is NaN where no reward is known, a group is
+            `None` where it is unknown.
+        n_recorded_advantages: tokens with a recorded advantage.
+    """
+
+    logprobs: Floats
+    rollout_logprobs: Floats
+    ref_logprobs: Floats
+    recorded_advantages: Floats | None
+    old_logprobs: Floats | None
+    loss_mask: Mask
+    position: NDArray[np.int32]
+    step: NDArray[np.int32]
+    context_logprobs: Floats
+    context_step: NDArray[np.int32]
+    step_trajectory: NDArray[np.int64]
+    step_index: NDArray[np.int64]
+    step_row: NDArray[np.int64]
+    step_comparable: Mask
+    step_gae: F64
+    trajectory_ids: tuple[str, ...]
+    returns: F64
+    groups: tuple[Group | None, ...]
+    n_recorded_advantages: int
+
+    @property
+    def trajectory(self) -> NDArray[np.int64]:
+        """Return [N] index of each token's trajectory."""
+        return self.step_trajectory[self.step]
+
+    @property
+    def group_index(self) -> NDArray[np.int64]:
+        """Return [M] the group of each trajectory, which is one by itself where it has none."""
+        seen: dict[Any, int] = {}
+        own = [
+            seen.setdefault(("alone", at) if group is None else group, len(seen))
+            for at, group in enumerate(self.groups)
+        ]
+        return np.array(own, dtype=np.int64)
+
+    def place(self, token: int) -> TokenPlace:
+        """Return where a token stands in the data."""
+        step = self.step[token]
+        return TokenPlace(
+            trajectory_id=self.trajectory_ids[self.step_trajectory[step]],
+            step_index=int(self.step_index[step]),
+            action_position=int(self.position[token]),
+        )
+
+
+_KINDS: dict[str, type[np.generic]] = {
+    "logprobs": np.float32,
+    "rollout_logprobs": np.float32,
+    "ref_logprobs": np.float32,
+    "advantages": np.float32,
+    "old_logprobs": np.float32,
+    "loss_mask": np.bool_,
+    "position": np.int32,
+    "step": np.int32,
+}
+"""The columns that are gathered token by token."""
+_ALL_OR_NONE = ("advantages", "old_logprobs")
+"""Columns of the record that are used only where every token has a number."""
+
+
+class TokenCollector:
+    """Gathers scored trajectories one by one, and counts what is not among their tokens.
+
+    Attributes:
+        n_tokens: action tokens with a log-prob.
+        n_first_token: action tokens at position 0 of a sequence: no log-prob exists.
+        n_neg_inf: action tokens to which the checkpoint gives probability 0.
+        not_comparable: recorded log-probs that are no full softmax's, by reason.
+    """
+
+    def __init__(self) -> None:
+        self.n_tokens = 0
+        self.n_first_token = 0
+        self.n_neg_inf = 0
+        self.not_comparable: Counter[str] = Counter()
+        self._columns: dict[str, list[NDArray[Any]]] = {name: [] for name in _KINDS}
+        self._steps: list[tuple[int, int, int, bool, float]] = []
+        self._trajectories: list[tuple[str, float, Group | None]] = []
+        self._whole = dict.fromkeys(_ALL_OR_NONE, True)
+        self._context: list[tuple[int, Floats]] = []
+        self._n_advantages = 0
+        self._n_rows = 0
+
+    def add(self, trajectory: Trajectory, scored: Sequence[ScoredStep]) -> None:
+        """Take the action tokens of a trajectory's scored steps."""
+        scored = [one for one in scored if len(one.logprobs) or one.context_logprobs is not None]
+        if not scored:
+            return
+        rows = rows_of(trajectory)
+        gae = gae_of_steps(trajectory)
+        for one in scored:
+            index = one.step.step_index
+            self._add_step(one, self._n_rows + rows.get(index, 0), gae.get(index, np.nan))
+        self._n_rows += 1 + max(rows.values(), default=0)
+        reward = trajectory.reward
+        self._trajectories.append(
+            (
+                trajectory.trajectory_id,
+                np.nan if reward is None else reward,
+                group_of(trajectory),
+            )
+        )
+
+    def _add_step(self, scored: ScoredStep, row: int, gae: float) -> None:
+        step, logprobs = scored.step, scored.logprobs
+        sampled = sampled_ids(step)
+        self.n_first_token += int((sampled & np.isnan(logprobs)).sum())
+        keep = sampled & ~np.isnan(logprobs)
+        self.n_tokens += int(keep.sum())
+        self.n_neg_inf += int(np.isneginf(logprobs[keep]).sum())
+        ref = step.ref_logprobs if scored.ref_logprobs is None else scored.ref_logprobs
+        columns: dict[str, NDArray[Any]] = {
+            "logprobs": logprobs,
+            "rollout_logprobs": _or_nan(step.rollout_logprobs, len(logprobs)),
+            "ref_logprobs": _or_nan(ref, len(logprobs)),
+            "advantages": _or_nan(step.advantages, len(logprobs)),
+            "old_logprobs": _or_nan(step.old_logprobs, len(logprobs)),
+            "loss_mask": sampled if scored.loss_mask is None else scored.loss_mask,
+            "position": np.arange(len(logprobs), dtype=np.int32),
+            "step": np.full(len(logprobs), len(self._steps), dtype=np.int32),
+        }
+        kept = {name: column[keep] for name, column in columns.items()}
+        why = not_comparable(step)
+        if why is not None:
+            self.not_comparable[why] += int((~np.isnan(kept["rollout_logprobs"])).sum())
+        self._n_advantages += int((~np.isnan(kept["advantages"])).sum())
+        for name in _ALL_OR_NONE:
+            if np.isnan(kept[name]).any():
+                self._whole[name] = False
+                self._columns[name].clear()
+        for name, column in kept.items():
+            if self._whole.get(name, True):
+                self._columns[name].append(column)
+        around = _NO_FLOATS if scored.context_logprobs is None else scored.context_logprobs
+        self._context.append((len(self._steps), around[~np.isnan(around)]))
+        self._steps.append((len(self._trajectories), step.step_index, row, why is None, gae))
+
+    def finish(self) -> ScoredTokens:
+        """Return the columns of everything that was added."""
+        columns = {
+            name: np.concatenate([np.empty(0, dtype=kind), *self._columns[name]])
+            for name, kind in _KINDS.items()
+        }
+        whole = {name: self._whole[name] and self.n_tokens > 0 for name in _ALL_OR_NONE}
+        table = np.array(self._steps, dtype=np.float64).reshape(-1, 5)
+        owner, index, row, comparable = table[:, :4].T.astype(np.int64)
+        return ScoredTokens(
+            logprobs=columns["logprobs"],
+            rollout_logprobs=columns["rollout_logprobs"],
+            ref_logprobs=columns["ref_logprobs"],
+            recorded_advantages=columns["advantages"] if whole["advantages"] else None,
+            old_logprobs=columns["old_logprobs"] if whole["old_logprobs"] else None,
+            loss_mask=columns["loss_mask"],
+            position=columns["position"],
+            step=columns["step"],
+            context_logprobs=np.concatenate([_NO_FLOATS, *(part for _, part in self._context)]),
+            context_step=np.repeat(
+                np.array([step for step, _ in self._context], dtype=np.int32),
+                np.array([len(part) for _, part in self._context], dtype=np.int64),
+            ),
+            step_trajectory=owner,
+            step_index=index,
+            step_row=row,
+            step_comparable=comparable.astype(np.bool_),
+            step_gae=table[:, 4],
+            trajectory_ids=tuple(name for name, _, _ in self._trajectories),
+            returns=np.array([reward for _, reward, _ in self._trajectories], dtype=np.float64),
+            groups=tuple(group for _, _, group in self._trajectories),
+            n_recorded_advantages=self._n_advantages,
+        )
+
+
+def sampled_ids(step: Step) -> Mask:
+    """Return [A] True where the policy sampled the id (inserted ids are not its choice)."""
+    mask = step.action_mask
+    n_delta = 0 if step.prompt_delta is None else len(step.prompt_delta)
+    if mask is None:
+        return np.zeros(0, dtype=np.bool_)
+    return mask[n_delta : n_delta + step.n_action_tokens]
+
+
+def rows_of(trajectory: Trajectory) -> dict[int, int]:
+    """Return which token sequence each step's action stands in, by step index.
+
+    The sequences of `build_sequences`, in its order, without their tokens.
+    """
+    open_at: dict[int, int] = {}
+    found: dict[int, int] = {}
+    n_rows = 0
+    for step in trajectory.steps:
+        if step.prompt_delta is None:
+            continue
+        row = None
+        if step.parent is not None and step.prompt_keep == step.parent.sequence_len:
+            row = open_at.pop(step.parent.step_index, None)
+        if row is None:
+            row, n_rows = n_rows, n_rows + 1
+        found[step.step_index] = open_at[step.step_index] = row
+    return found
+
+
+def group_of(trajectory: Trajectory) -> Group | None:
+    """Return what a trajectory shares with its group: its group id, else its first prompt's ids.
+
+    `None` when neither is known: two unknown prompts are not the same prompt.
+    """
+    if trajectory.group_id is not None:
+        return ("group_id", trajectory.group_id)
+    first = trajectory.steps[0].prompt_ids
+    if first is None:
+        return None
+    ids = first.astype("<i4").tobytes()
+    return ("first_prompt", hashlib.blake2b(ids, digest_size=16).hexdigest())
+
+
+def not_comparable(step: Step) -> str | None:
+    """Return why a step's recorded log-probs are not the model's own, `None` when they may be.
+
+    Raw log-probs are, whatever the sampling. Others carry the temperature, and top-p or top-k
+    leave a factor in them that no full softmax can reproduce.
+    """
+    if step.logprob_kind is LogprobKind.RAW:
+        return None
+    if step.temperature is not None and step.temperature != 1.0:
+        return f"temperature {step.temperature:g}"
+    if step.top_p is not None and step.top_p < 1.0:
+        return f"top_p {step.top_p:g}"
+    if step.top_k is not None and step.top_k > 0:
+        return f"top_k {step.top_k}"
+    if step.logprob_kind is LogprobKind.PROCESSED and step.temperature is None:
+        return "processed, temperature unknown"
+    return None
+
+
+def _or_nan(column: Floats | None, n: int) -> Floats:
+    return np.full(n, np.nan, dtype=np.float32) if column is None else column
