@@ -207,7 +207,7 @@ def test_a_current_folder_that_is_gone_is_a_warning(tmp_path):
     gone.mkdir()
     program = f"import os; os.rmdir({str(gone)!r}); from trajkit.__main__ import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", program, "doctor", "--no-torch"],
+        [sys.executable, "-P", "-c", program, "doctor", "--no-torch"],
         cwd=gone,
         capture_output=True,
         text=True,
