@@ -229,7 +229,8 @@ def test_a_template_s_own_error_is_told_without_acting(template):
         ("{{ messages[0].content + 1 }}", "T106"),
     ],
 )
-def test_a_template_that_goes_too_far_is_stopped(template, source, code):
+def test_a_template_that_goes_too_far_is_stopped(template, source, code, monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_LOOPS", 100_000)
     with pytest.raises((InputError, RefusedError)) as caught:
         render_text(template(source), say("a"))
     assert caught.value.code == code
