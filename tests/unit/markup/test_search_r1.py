@@ -188,4 +188,5 @@ def test_the_cost_is_linear_in_the_text(piece):
         return time.process_time() - start
 
     seconds(1000)
-    assert seconds(400_000) < 12 * max(seconds(100_000), 0.02)
+    best = {n: min(seconds(n) for _ in range(3)) for n in (100_000, 400_000)}
+    assert best[400_000] < 12 * max(best[100_000], 0.05)  # 16 where it is quadratic
