@@ -12,8 +12,8 @@ ROLLOUTS ?= fixtures/rollouts/smollm2.jsonl
 demo: model
 	@$(BIN)/python fixtures/demo.py --model $(MODEL) --rollouts $(ROLLOUTS) --out .cache/demo
 
-test: model tokenizers
-	$(BIN)/pytest -q
+test: model tokenizers # a file's tests stay together: they share what is dear to make
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff format --check -q .

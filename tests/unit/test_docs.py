@@ -16,6 +16,8 @@ from trajkit.training import TRAIN_POLICIES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+MASKS = (ROOT / "docs/masks.md").read_text()
+SCORES = (ROOT / "docs/scores.md").read_text()
 SRC = ROOT / "src" / "trajkit"
 
 
@@ -39,13 +41,13 @@ def test_every_mask_rule_has_its_row_with_its_severity_and_the_same_words_in_ord
     assert rows == [(rule.code, rule.severity.value, rule.text.title) for rule in MASK_RULES]
 
 
-def test_the_readme_names_every_mask_rule_and_no_other():
-    section = README.split("| rules about | are |")[1].split("\n\n")[0]
+def test_the_guide_names_every_mask_rule_and_no_other():
+    section = MASKS.split("| rules about | are |")[1].split("\n\n")[0]
     assert sorted(re.findall(r"`([a-z-]+)`", section)) == sorted(rule.code for rule in MASK_RULES)
 
 
 def test_every_policy_of_training_has_its_row_with_its_sentence():
-    section = README.split("| `--train` | counts |")[1].split("\n\n")[0]
+    section = MASKS.split("| `--train` | counts |")[1].split("\n\n")[0]
     rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", section, re.M)
     assert rows == [(policy.name, policy.meaning) for policy in TRAIN_POLICIES]
 
@@ -57,7 +59,7 @@ def test_every_exit_code_has_its_row():
 
 
 def test_every_loss_has_its_row_in_order():
-    section = README.split("## What score computes")[1].split("\n## ")[0]
+    section = SCORES.split("| loss | formula |")[1].split("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(LOSSES)
 
 
@@ -73,11 +75,12 @@ def test_the_tree_in_the_readme_is_the_tree():
     assert told == there
 
 
-def test_links_in_the_readme_lead_somewhere():
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert links
-    for link in links:
-        assert (ROOT / link).exists(), link
+def test_links_in_the_documentation_lead_somewhere_and_the_readme_to_every_guide():
+    guides = sorted((ROOT / "docs").glob("*.md"))
+    for page in [ROOT / "README.md", *guides]:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), (page.name, link)
+    assert {f"docs/{page.name}" for page in guides} <= set(re.findall(r"\]\(([^)#]+)\)", README))
 
 
 def test_every_error_code_and_drift_kind_has_a_page():
