@@ -191,3 +191,48 @@ def spelling(word):
         "a part's type": ([user([{"type": word, "text": word}]), policy("x")], None),
         "other keys": ([{**user("x"), word: word, "stop": word}, policy("x", stop=word)], None),
     }
+
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+TRIM = CHATML.replace("m.content", "m.content | trim")
+JSON = CHATML.replace("m.content", "(m.content | tojson)")
+UPPER = CHATML.replace("m.content", "m.content | upper")
+GENERATION = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% generation %}{{ m.content }}"
+    "{% endgeneration %}{{ '<|im_end|>\n' }}{% endfor %}"
+)
+THINKING = (
+    "{% for m in messages %}{% set text = m.content %}{% set thoughts = '' %}"
+    "{% if '</think>' in text %}"
+    "{% set thoughts = text.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
+    "{% set text = text.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if loop.last and m.role == 'assistant' %}"
+    "{{ '<think>\n' + thoughts + '\n</think>\n\n' }}{% endif %}"
+    "{{ text + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+PREFILL = CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>\n'")
+DROPS = (  # thoughts are written until the user writes again
+    "{% set seen = namespace(user=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set seen.user = loop.index0 %}{% endif %}{% endfor %}"
+) + THINKING.replace("loop.last and", "loop.index0 > seen.user and")
+OPENS = THINKING.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>\n'")
+CLOSED = CHATML.replace(  # an end of text when no turn follows, as phi-3 writes it
+    "{% endif %}", "{% else %}{{ '<|endoftext|>' }}{% endif %}"
+)
+REMINDS = CHATML.replace(  # what the first message says stands once more before each answer
+    "{{ '<|im_start|>assistant\n' }}", "{{ messages[0].content }}{{ '<|im_start|>assistant\n' }}"
+)
+
+
+def say(*texts: str):
+    roles = ("user", "assistant")
+    return [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+def shown(rendered):
+    return [(rendered.text[one.start : one.end], one.fit, one.messages) for one in rendered.spans]

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tokenizer_builders import TINY, metaspace, save
-from tests.unit.test_template import (
+from tests.template_builders import (
     CHATML,
     CLOSED,
     DROPS,
@@ -18,6 +17,7 @@ from tests.unit.test_template import (
     THINKING,
     TRIM,
 )
+from tests.tokenizer_builders import TINY, metaspace, save
 from trajkit.template import Allow, Fit, TextPiece, encode_literally, load_template, render
 from trajkit.template.measure import Ruler
 from trajkit.template.spans import ESCAPES
