@@ -6,7 +6,7 @@ for the place where two lists go on alike grows with the distance to that place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajkit.records import Ids
+from trajkit.spelling import Spelling
 
 _Cell: TypeAlias = tuple[int, int, int, int]
 """Half-open spans of both sides: left start and end, right start and end."""
@@ -89,47 +90,69 @@ def _keys(runs: NDArray[np.int32]) -> NDArray[np.uint64]:
 
 
 def differing_regions(
-    left: Ids, right: Ids, left_pieces: Sequence[bytes], right_pieces: Sequence[bytes]
+    left: Ids, right: Ids, left_spelt: Spelling, right_spelt: Spelling
 ) -> tuple[Region, ...]:
     """Return the smallest spans in which two id lists differ, ascending.
 
     Args:
         left: [N] ids of one side.
         right: [M] ids of the other.
-        left_pieces: the bytes of each left id.
-        right_pieces: the bytes of each right id.
+        left_spelt: the bytes of each left id.
+        right_spelt: the bytes of each right id.
 
     Where both sides spell the same bytes the regions are unique and minimal: each begins and ends
     where both sides have a token border at the same byte, and holds no such border inside. Bytes of
     the left side that are no UTF-8 count as the U+FFFD that decoding made of them. Where the sides
     spell other text, a region goes on until a few ids in a row agree again.
     """
-    left_bytes, right_bytes = b"".join(left_pieces), b"".join(right_pieces)
-    left_ends, right_ends = _byte_ends(left_pieces), _byte_ends(right_pieces)
-    text, places = _as_decoded(left_bytes, left_ends)
+    start, behind = _alike(left, right, left_spelt, right_spelt)
+    cut = slice(start, len(left) - behind), slice(start, len(right) - behind)
+    left, right = left[cut[0]], right[cut[1]]
+    mine, theirs = left_spelt[cut[0]], right_spelt[cut[1]]
+    text, places = _as_decoded(mine.data, mine.ends)
     cells: Iterator[_Cell]
-    if text == right_bytes:
-        cells = _unshared_cells(left, right, places, right_ends * _SCALE)
+    if text == theirs.data:
+        cells = _unshared_cells(left, right, places, theirs.ends * _SCALE)
     else:
-        cells = _gaps(left, right, left_pieces, right_pieces)
+        cells = _gaps(left, right, mine, theirs)
     return tuple(
         Region(
-            left_start=a,
-            left_end=b,
-            right_start=c,
-            right_end=d,
-            byte_start=int(left_ends[a - 1]) if a else 0,
+            left_start=start + a,
+            left_end=start + b,
+            right_start=start + c,
+            right_end=start + d,
+            byte_start=left_spelt.n_bytes(start + a),
         )
         for a, b, c, d in (_trimmed(left, right, cell) for cell in cells)
     )
 
 
+def _alike(left: Ids, right: Ids, left_spelt: Spelling, right_spelt: Spelling) -> tuple[int, int]:
+    """Return how many ids at both ends need no look: alike, and of whole characters.
+
+    Where the left side's bytes are no UTF-8 that is none: what a broken character becomes depends
+    on the bytes around it. One id that is alike is left at each end: an empty token belongs to it.
+    """
+    if left_spelt.data != right_spelt.data or not _is_utf8(left_spelt.data):
+        return 0, 0
+    ahead = max(common_prefix(left, right) - 1, 0)
+    n = min(len(left), len(right)) - ahead
+    behind = common_prefix(left[len(left) - n :][::-1], right[len(right) - n :][::-1])
+    while ahead and not len(left_spelt[ahead]):
+        ahead -= 1
+    return ahead, max(behind - 1, 0)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 _SCALE = 4
 """Places inside a replaced character lie between the multiples of this: they match nothing."""
-
-
-def _byte_ends(pieces: Sequence[bytes]) -> NDArray[np.int64]:
-    return np.cumsum(np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)))
 
 
 def _as_decoded(data: bytes, ends: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
@@ -192,16 +215,14 @@ def _unshared_cells(
             yield a, b, c, d
 
 
-def _gaps(
-    left: Ids, right: Ids, left_pieces: Sequence[bytes], right_pieces: Sequence[bytes]
-) -> Iterator[_Cell]:
+def _gaps(left: Ids, right: Ids, left_spelt: Spelling, right_spelt: Spelling) -> Iterator[_Cell]:
     """Yield what lies between agreements: the same bytes spelt otherwise, or other bytes."""
     a = b = common_prefix(left, right)
     behind = common_prefix(left[a:][::-1], right[b:][::-1])
     left, right = left[: len(left) - behind], right[: len(right) - behind]
     while a < len(left) or b < len(right):
-        mine = (left_pieces[k] for k in range(a, len(left)))
-        other = (right_pieces[k] for k in range(b, len(right)))
+        mine = (left_spelt[k] for k in range(a, len(left)))
+        other = (right_spelt[k] for k in range(b, len(right)))
         i, j = (
             _same_bytes(mine, other)
             or next_agreement(left[a:], right[b:])

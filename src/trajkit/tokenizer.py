@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from trajkit.errors import FileError, InputError, Place
 from trajkit.records import Ids, ids_array
+from trajkit.spelling import Spelling, SpellingTable
 
 _CONFIG_FILE = "tokenizer_config.json"
 _METASPACE = "▁"
@@ -63,12 +65,16 @@ class Tokenizer:
         self._backend = backend
         self._alphabet, self._byte_fallback = _spelling(backend)
         self._bytes: dict[int, bytes] = {}
+        self._table = SpellingTable(self.token_bytes)
         self._reachable: dict[int, bool | None] = {}
         self._rebuilt: dict[Rebuilt, Tokenizer | None] = {}
         self._added: dict[int, str] = {
             token_id: token.content
             for token_id, token in backend.get_added_tokens_decoder().items()
         }
+        self._decodes_plainly = _is_byte_level(backend.decoder) and all(
+            _byte_level(content) == content.encode() for content in self._added.values()
+        )
         self._folder = folder
         self.name = name
         self.n_vocab: int = backend.get_vocab_size(with_added_tokens=True)
@@ -147,7 +153,7 @@ class Tokenizer:
 
     def first_unknown(self, ids: Ids) -> int | None:
         """Return the position of the first id outside the vocabulary, `None` when there is none."""
-        unknown = [token_id for token_id in np.unique(ids).tolist() if not self.knows(token_id)]
+        unknown = [token_id for token_id in self._table.not_met(ids) if not self.knows(token_id)]
         return int(np.isin(ids, unknown).argmax()) if unknown else None
 
     def require_known(self, ids: Ids, what: str, place: Place | None = None) -> None:
@@ -171,14 +177,44 @@ class Tokenizer:
         """Return the bytes of each id."""
         return [self.token_bytes(token_id) for token_id in ids.tolist()]
 
+    def spell(self, ids: Ids) -> Spelling:
+        """Return the bytes of each id in one buffer: what `pieces` says, for many ids.
+
+        Raises:
+            InputError: I304 when an id is outside the vocabulary.
+        """
+        return self._table.of(ids)
+
     def text(self, ids: Ids) -> str:
         """Return what ids spell: U+FFFD for bytes that are no UTF-8, control tokens kept."""
         return b"".join(self.pieces(ids)).decode("utf-8", errors="replace")
 
     def decode_batch(self, batches: Iterable[Ids]) -> list[str]:
-        """Return the library's own decoding of each list of ids, control tokens kept."""
-        lists = [ids.tolist() for ids in batches]
-        return list(self._backend.decode_batch(lists, skip_special_tokens=False))
+        """Return the library's own decoding of each list of ids, control tokens kept.
+
+        Where the decoder does no more than join bytes, and they are UTF-8, they are joined here.
+
+        Raises:
+            InputError: I304 when an id is outside the vocabulary.
+        """
+        lists = list(batches)
+        if not lists:
+            return []
+        self.require_known(np.concatenate(lists), "decoded")
+        if not self._decodes_plainly:
+            return self._decoded(lists)
+        spelling = self.spell(np.concatenate(lists))
+        bounds = np.cumsum([0, *map(len, lists)])
+        places = np.concatenate(([0], spelling.ends))[bounds].tolist()
+        texts: list[str | None] = [_utf8(spelling.data[a:b]) for a, b in pairwise(places)]
+        odd = iter(
+            self._decoded([ids for ids, text in zip(lists, texts, strict=True) if text is None])
+        )
+        return [next(odd) if text is None else text for text in texts]
+
+    def _decoded(self, lists: Iterable[Ids]) -> list[str]:
+        given = [ids.tolist() for ids in lists]
+        return list(self._backend.decode_batch(given, skip_special_tokens=False)) if given else []
 
     def encode_batch(self, texts: Sequence[str]) -> Iterator[Ids]:
         """Yield the ids of each text, encoded as a whole, nothing added in front or behind."""
@@ -327,6 +363,19 @@ def _spelling(backend: tokenizers.Tokenizer) -> tuple[_Alphabet, bool]:
             "bytes an id stands for; byte-level and metaspace vocabularies do",
         )
     return _Alphabet.METASPACE, "ByteFallback" in kinds
+
+
+def _is_byte_level(decoder: Any) -> bool:
+    """Return whether a decoder maps characters to bytes and does nothing else."""
+    return str(_state(decoder).get("type")) == "ByteLevel"
+
+
+def _utf8(data: bytes) -> str | None:
+    """Return bytes as text, `None` when they are no UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def _state(part: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.tokenizer_builders import TINY
 from trajkit.align import Region, differing_regions
 from trajkit.records import ids_array
+from trajkit.spelling import Spelling
 from trajkit.tokenizer import Tokenizer
 
 ALPHABET = [*"abc", "é", "東", "🙂"]
@@ -57,7 +58,7 @@ def planted(draw, *, with_bad: bool = False) -> Any:
 def found(left: list[bytes], right: list[bytes]) -> tuple[Region, ...]:
     known: dict[bytes, int] = {}
     a, b = (ids_array([known.setdefault(p, len(known)) for p in side]) for side in (left, right))
-    return differing_regions(a, b, left, right)
+    return differing_regions(a, b, Spelling.of(left), Spelling.of(right))
 
 
 def spans_of(regions: tuple[Region, ...]) -> list[tuple[int, int, int, int, int]]:
@@ -122,6 +123,6 @@ def test_what_decoding_and_encoding_make_of_any_ids_differs_in_regions(ids):
     again = library.encode(text, add_special_tokens=False).ids
     ours = Tokenizer(library, "tiny")
     assert ours.text(ids_array(ids)) == text == ours.text(ids_array(again))
-    left, right = ours.pieces(ids_array(ids)), ours.pieces(ids_array(again))
+    left, right = ours.spell(ids_array(ids)), ours.spell(ids_array(again))
     regions = differing_regions(ids_array(ids), ids_array(again), left, right)
     assert applied(ids, again, regions) == again

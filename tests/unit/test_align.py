@@ -5,6 +5,7 @@ import pytest
 
 from trajkit.align import common_prefix, differing_regions, next_agreement, same_ids
 from trajkit.records import ids_array
+from trajkit.spelling import Spelling
 
 
 def regions(left, right) -> Any:
@@ -16,7 +17,7 @@ def regions(left, right) -> Any:
     a, b = (ids_array([known.setdefault(p, len(known)) for p in side]) for side in (left, right))
     return [
         ((r.left_start, r.left_end), (r.right_start, r.right_end), r.byte_start)
-        for r in differing_regions(a, b, left, right)
+        for r in differing_regions(a, b, Spelling.of(left), Spelling.of(right))
     ]
 
 
@@ -164,7 +165,8 @@ def work(left, right, n_repeats, *, other_text) -> Any:
         ids = np.array([known.setdefault(p, len(known)) for p in pieces], dtype=np.int32)
         sides.append((ids.view(Counted), pieces))
     Counted.seen = 0
-    found = differing_regions(sides[0][0], sides[1][0], sides[0][1], sides[1][1])
+    spelt = [Spelling.of(side[1]) for side in sides]
+    found = differing_regions(sides[0][0], sides[1][0], *spelt)
     assert len(found) == n_repeats + other_text
     return Counted.seen
 
@@ -180,6 +182,8 @@ def test_the_work_grows_as_the_tokens_do(other_text):
 def test_ten_thousand_bad_bytes_are_as_many_regions():
     n = 10_000
     ids = np.zeros(n, dtype=np.int32)
-    found = differing_regions(ids, ids + 1, [b"\xff"] * n, ["\ufffd".encode()] * n)
+    found = differing_regions(
+        ids, ids + 1, Spelling.of([b"\xff"] * n), Spelling.of(["\ufffd".encode()] * n)
+    )
     assert [r.byte_start for r in found] == list(range(n))
     assert {(r.left_end - r.left_start, r.right_end - r.right_start) for r in found} == {(1, 1)}

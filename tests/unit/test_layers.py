@@ -12,6 +12,7 @@ SRC = Path(__file__).parents[2] / "src" / "trajkit"
 ROWS = (
     {"errors"},
     {"records", "safe"},
+    {"spelling"},
     {"store", "tokenizer", "demo"},
     {"template", "markup"},
     {"formats", "sequence", "align"},

@@ -11,6 +11,7 @@ import numpy as np
 from trajkit.align import differing_regions
 from trajkit.drift.findings import DriftKind, Route
 from trajkit.records import Ids
+from trajkit.spelling import Spelling
 from trajkit.tokenizer import Tokenizer
 
 
@@ -25,7 +26,7 @@ class Side:
     """
 
     ids: Ids
-    pieces: Sequence[bytes]
+    pieces: Spelling
     start: int
     end: int
 
@@ -37,15 +38,15 @@ class Side:
     @property
     def data(self) -> bytes:
         """Return the bytes of the differing ids."""
-        return b"".join(self.pieces[self.start : self.end])
+        return self.pieces[self.start : self.end].data
 
     def before(self, n: int) -> bytes:
         """Return the bytes of the `n` ids in front of the region."""
-        return b"".join(self.pieces[max(0, self.start - n) : self.start])
+        return self.pieces[max(0, self.start - n) : self.start].data
 
     def behind(self, n: int) -> bytes:
         """Return the bytes of the `n` ids behind the region."""
-        return b"".join(self.pieces[self.end : self.end + n])
+        return self.pieces[self.end : self.end + n].data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,9 +82,13 @@ def differences(
     route: Route,
     action: tuple[tuple[int, int], ...],
     facts: dict[str, Any] | None = None,
+    spelt: tuple[Spelling, Spelling] | None = None,
 ) -> Iterator[Difference]:
-    """Yield the regions in which two id lists differ, ascending; nothing when they are equal."""
-    left, right = tokenizer.pieces(recorded), tokenizer.pieces(other)
+    """Yield the regions in which two id lists differ, ascending; nothing when they are equal.
+
+    `spelt` is what the tokenizer says both spell, where the caller knows it already.
+    """
+    left, right = spelt or (tokenizer.spell(recorded), tokenizer.spell(other))
     for region in differing_regions(recorded, other, left, right):
         mine = Side(ids=recorded, pieces=left, start=region.left_start, end=region.left_end)
         theirs = Side(ids=other, pieces=right, start=region.right_start, end=region.right_end)
@@ -113,9 +118,9 @@ def in_context(
     if not parts:
         return
     tokenizer = parts[0].tokenizer
-    before, behind = tokenizer.pieces(lead), tokenizer.pieces(trail)
+    before, behind = tokenizer.spell(lead), tokenizer.spell(trail)
     mine, theirs = (
-        (np.concatenate([lead, side.ids, trail]), [*before, *side.pieces, *behind])
+        (np.concatenate([lead, side.ids, trail]), before + side.pieces + behind)
         for side in (parts[0].recorded, parts[0].other)
     )
     for part in parts:
@@ -123,12 +128,12 @@ def in_context(
             part,
             recorded=_moved(part.recorded, mine, len(lead)),
             other=_moved(part.other, theirs, len(lead)),
-            byte_start=part.byte_start + sum(map(len, before)),
+            byte_start=part.byte_start + len(before.data),
             action=action,
         )
 
 
-def _moved(side: Side, whole: tuple[Ids, Sequence[bytes]], n: int) -> Side:
+def _moved(side: Side, whole: tuple[Ids, Spelling], n: int) -> Side:
     ids, pieces = whole
     return Side(ids=ids, pieces=pieces, start=side.start + n, end=side.end + n)
 

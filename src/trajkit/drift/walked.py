@@ -17,8 +17,6 @@ from trajkit.records import Ids, Step
 from trajkit.sequence import SequenceStep
 from trajkit.tokenizer import Tokenizer
 
-_MOST_IDS = 2**22
-"""No vocabulary has so many ids."""
 SHOWN = 64
 """A region is cut here; `evidence.cut` says so."""
 
@@ -220,7 +218,7 @@ def _byte_start(
         return None
     mine = difference.recorded
     if offset <= owner.action_start:
-        return sum(map(len, mine.pieces[owner.action_start - offset : mine.start]))
+        return mine.pieces.n_bytes(mine.start) - mine.pieces.n_bytes(owner.action_start - offset)
     action = owner.step.action_tokens
     before = [] if action is None else difference.tokenizer.pieces(action[:action_start])
     return sum(map(len, before))
@@ -247,21 +245,11 @@ def require_actions_known(steps: Sequence[Step], tokenizer: Tokenizer) -> None:
     The ids of all steps are looked at together: the vocabulary is asked once for each.
     """
     actions = [step.action_tokens for step in steps if step.action_tokens is not None]
-    if all(map(tokenizer.knows, _distinct(actions))):
+    if not actions or tokenizer.first_unknown(np.concatenate(actions)) is None:
         return
     for step in steps:
         if step.action_tokens is not None:
             tokenizer.require_known(step.action_tokens, "action", step.place)
-
-
-def _distinct(lists: Sequence[Ids]) -> Iterable[int]:
-    """Return each id of some lists once, in time linear in the ids."""
-    ids = np.concatenate(lists) if lists else np.empty(0, dtype=np.int32)
-    if not len(ids) or ids.min() < 0 or ids.max() >= _MOST_IDS:
-        return list(np.unique(ids).tolist())
-    is_there = np.zeros(int(ids.max()) + 1, dtype=np.bool_)
-    is_there[ids] = True
-    return list(np.flatnonzero(is_there).tolist())
 
 
 def unexplained(_difference: Difference) -> tuple[str, dict[str, Any]]:

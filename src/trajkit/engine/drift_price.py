@@ -80,7 +80,7 @@ def _pairs(
         others = tokenizer.encode_batch(tokenizer.decode_batch(actions))
         for step, action, other in zip(steps, actions, others, strict=True):
             if not same_ids(action, other):
-                left, right = tokenizer.pieces(action), tokenizer.pieces(other)
+                left, right = tokenizer.spell(action), tokenizer.spell(other)
                 yield _siblings(step, other), differing_regions(action, other, left, right)
 
 

@@ -51,7 +51,7 @@ def test_equal_lists_have_no_difference_and_equal_regions_no_cause():
     assert compared("qwen3", ids, ids) == []
     (difference,) = compared("qwen3", ids, ids_of("qwen3", "HAVING a bad time"))
     tokenizer = difference.tokenizer
-    side = Side(ids=ids, pieces=tokenizer.pieces(ids), start=1, end=2)
+    side = Side(ids=ids, pieces=tokenizer.spell(ids), start=1, end=2)
     same = Difference(
         route=Route.PAIR,
         kind=DriftKind.TEXT,

@@ -134,7 +134,7 @@ def _at_turn(difference: Difference) -> bool:
     """Return whether some whole turns are gone, or some gave way to the words of one message."""
     side = difference.recorded
     if difference.other.region.size:
-        before = b"".join(side.pieces[max(0, side.start - 4) : side.start])
+        before = side.pieces[max(0, side.start - 4) : side.start].data
         opens = side.start == 0 or _is_control(difference, side.start - 1) or _after_role(before)
         return opens and (side.end == len(side.ids) or _is_control(difference, side.end))
     for shift in range(_TURN_HEAD):  # what both turns begin with counts as kept

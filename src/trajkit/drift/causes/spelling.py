@@ -60,7 +60,7 @@ def boundary_merge(difference: Difference) -> Evidence | None:
     if not inner or not _is_canonical(difference):
         return None
     edge = inner[0]
-    at = len(b"".join(mine.pieces[mine.start : edge]))
+    at = len(mine.pieces[mine.start : edge].data)
     end = 0
     pieces = theirs.pieces[theirs.start : theirs.end]
     for token_id, piece in zip(theirs.region.tolist(), pieces, strict=True):
@@ -143,8 +143,8 @@ def _is_mere_cut(difference: Difference, twin: Tokenizer) -> bool:
         return False
     text = (theirs.before(NEAR) + theirs.data + theirs.behind(NEAR)).decode("utf-8", "ignore")
     own, other = (next(one.encode_batch([text])) for one in (difference.tokenizer, twin))
-    pieces = difference.tokenizer.pieces
-    n_places = len(differing_regions(own, other, pieces(own), pieces(other)))
+    spell = difference.tokenizer.spell
+    n_places = len(differing_regions(own, other, spell(own), spell(other)))
     near = theirs.ids[max(0, theirs.start - NEAR) : theirs.end + NEAR].tobytes()
     return n_places < 2 or other[2:-2].tobytes() not in near
 
@@ -172,7 +172,7 @@ def vocabulary_mismatch(difference: Difference) -> Evidence | None:
         control = list(dict.fromkeys(control_of(difference, _near(left))))
         if len(control) < 2 or control_of(difference, _near(right)):
             continue
-        text = b"".join(right.pieces[max(0, right.start - NEAR * 8) : right.end + NEAR * 8])
+        text = right.pieces[max(0, right.start - NEAR * 8) : right.end + NEAR * 8].data
         spelling = [difference.tokenizer.control[i] for i in control]
         if all(one.encode() in text for one in spelling):
             return {"unknown_control": spelling[:8]}

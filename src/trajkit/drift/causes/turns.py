@@ -134,7 +134,7 @@ def _own(difference: Difference) -> tuple[list[int], list[int]]:
 
 
 def _is_blank(side: Side, start: int, end: int) -> bool:
-    return not b"".join(side.pieces[start:end]).strip()
+    return not side.pieces[start:end].data.strip()
 
 
 def skip_special_tokens(difference: Difference) -> Evidence | None:

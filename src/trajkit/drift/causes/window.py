@@ -196,7 +196,7 @@ def ends_action(difference: Difference) -> bool:
     if not difference.action:
         return mine.end == len(mine.ids)
     return any(
-        mine.start <= b <= mine.end and not b"".join(mine.pieces[b : mine.end]).strip()
+        mine.start <= b <= mine.end and not mine.pieces[b : mine.end].data.strip()
         for _, b in difference.action
     )
 
@@ -211,8 +211,8 @@ def spelt(tokenizer: Tokenizer, side: Side) -> Ids | None:
     ahead = range(side.start - 1, low - 1, -1)
     low = next((at + 1 for at in ahead if int(side.ids[at]) in control), low)
     high = next((at for at in range(side.end, high) if int(side.ids[at]) in control), high)
-    front = whole_head(b"".join(side.pieces[low : side.start]))
-    behind = b"".join(side.pieces[side.end : high]).decode("utf-8", errors="ignore").encode()
+    front = whole_head(side.pieces[low : side.start].data)
+    behind = side.pieces[side.end : high].data.decode("utf-8", errors="ignore").encode()
     data = side.data
     text = as_text(front + data + behind)
     if text is None:

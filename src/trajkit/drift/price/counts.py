@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields
+from functools import cache
 from typing import Any, Self
 
 
@@ -23,8 +24,10 @@ class Counts:
         """Return the fields as JSON output has them, the keys of a `Counter` ascending."""
         return {name: _plain(getattr(self, name)) for name in self._names()}
 
-    def _names(self) -> list[str]:
-        return [f.name for f in fields(self)]  # type: ignore[arg-type]  # every child is one
+    @classmethod
+    @cache
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # every child is one
 
 
 def _plain(value: Any) -> Any:

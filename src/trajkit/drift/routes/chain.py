@@ -270,7 +270,7 @@ def _difference(
     sides = []
     for ids, n_spent in zip(rest, (facts["n_recorded"], facts["n_other"]), strict=True):
         whole = np.concatenate([lead, ids])
-        pieces = tokenizer.pieces(whole)
+        pieces = tokenizer.spell(whole)
         sides.append(Side(ids=whole, pieces=pieces, start=n_lead, end=n_lead + n_spent))
     first = keep - n_lead
     return Difference(
@@ -278,7 +278,7 @@ def _difference(
         kind=DriftKind.PREFIX,
         recorded=sides[0],
         other=sides[1],
-        byte_start=sum(map(len, sides[0].pieces[:n_lead])),
+        byte_start=sides[0].pieces.n_bytes(n_lead),
         action=action_spans([alone(earlier)], first, first + len(sides[0].ids)),
         tokenizer=tokenizer,
         facts=facts_of(earlier) | {"next_step_index": step.step_index},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from trajkit.align import same_ids
 from trajkit.drift.difference import differences
 from trajkit.drift.findings import Route
@@ -17,6 +19,7 @@ from trajkit.drift.walked import (
     unexplained,
 )
 from trajkit.records import Ids, Step, Trajectory
+from trajkit.spelling import Spelling
 from trajkit.tokenizer import Tokenizer
 
 
@@ -56,13 +59,33 @@ def check_ids(
     texts = tokenizer.decode_batch(actions)
     distinct = list(dict.fromkeys(texts))
     encoded = dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
-    for step, action, text in zip(steps, actions, texts, strict=True):
-        again = encoded[text]
-        if same_ids(action, again):
+    pairs = [(action, encoded[text]) for action, text in zip(actions, texts, strict=True)]
+    is_same = [same_ids(action, again) for action, again in pairs]
+    spelt = _spelt([pair for pair, same in zip(pairs, is_same, strict=True) if not same], tokenizer)
+    for step, (action, again), same in zip(steps, pairs, is_same, strict=True):
+        if same:
             yield step, []
             continue
-        parts = differences(action, again, tokenizer, route=Route.IDS, action=((0, len(action)),))
+        parts = differences(
+            action,
+            again,
+            tokenizer,
+            route=Route.IDS,
+            action=((0, len(action)),),
+            spelt=(next(spelt), next(spelt)),
+        )
         yield step, list(found_in(parts, [alone(step)], step.prompt_len or 0, cause_of))
+
+
+def _spelt(pairs: Sequence[tuple[Ids, Ids]], tokenizer: Tokenizer) -> Iterator[Spelling]:
+    """Yield what each list of some pairs spells; the vocabulary is asked once for all."""
+    if not pairs:
+        return
+    lists = [ids for pair in pairs for ids in pair]
+    whole, at = tokenizer.spell(np.concatenate(lists)), 0
+    for ids in lists:
+        yield whole[at : at + len(ids)]
+        at += len(ids)
 
 
 def _action(step: Step) -> Ids:
