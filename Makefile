@@ -7,7 +7,7 @@ MODEL := .cache/smollm2
 SMOKE := .cache/smoke
 ROLLOUTS ?= fixtures/rollouts/smollm2.jsonl
 
-.PHONY: demo test check browser model tokenizers smoke bench bench-score fixtures golden clean
+.PHONY: demo test check browser model tokenizers smoke bench bench-drift bench-score fixtures golden clean
 
 demo: model
 	@$(BIN)/python fixtures/demo.py --model $(MODEL) --rollouts $(ROLLOUTS) --out .cache/demo
@@ -38,6 +38,11 @@ smoke: tokenizers # the core without torch on another Python: make smoke PYTHON=
 
 bench: model
 	$(BIN)/python bench/core.py
+
+bench-drift: model tokenizers # speed against the encoder, calls written back, planted causes
+	$(BIN)/python bench/drift.py
+	$(BIN)/python bench/calls.py
+	$(BIN)/python bench/causes.py
 
 bench-score: $(READY)
 	$(BIN)/python bench/score.py

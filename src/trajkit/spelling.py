@@ -1,18 +1,22 @@
-"""The bytes that many ids stand for, side by side in one buffer."""
+"""What ids spell: how a vocabulary writes bytes, and the bytes of many ids in one buffer."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias, TypeVar, overload
+from enum import StrEnum
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from trajkit.errors import InputError
 from trajkit.records import Ids
 
 _Value = TypeVar("_Value", np.int64, np.uint8)
 _Places: TypeAlias = NDArray[np.int64]
+METASPACE = "▁"
 _MOST_IDS = 2**22
 """No vocabulary has so many ids; the table of rows ends here."""
 
@@ -141,3 +145,81 @@ def _room(values: NDArray[_Value], n: int) -> NDArray[_Value]:
     grown = np.zeros(max(n, 2 * len(values)), dtype=values.dtype)
     grown[: len(values)] = values
     return grown
+
+
+class Alphabet(StrEnum):
+    """How a vocabulary spells bytes."""
+
+    BYTE_LEVEL = "byte-level"
+    METASPACE = "metaspace"
+
+
+def alphabet_of(decoder: Any) -> tuple[Alphabet, bool]:
+    """Return how the vocabulary spells bytes, and whether `<0xNN>` stands for a single byte.
+
+    Raises:
+        InputError: T103 when the decoder does not say.
+    """
+    state = state_of(decoder)
+    parts = state.get("decoders", [state])
+    kinds = {str(part["type"]) for part in parts if "type" in part}
+    if "ByteLevel" in kinds:
+        return Alphabet.BYTE_LEVEL, False
+    spaced = "Metaspace" in kinds or any(
+        part.get("type") == "Replace" and part.get("pattern", {}).get("String") == METASPACE
+        for part in parts
+    )
+    if not spaced:
+        raise InputError(
+            "T103",
+            f"the tokenizer's decoder ({', '.join(sorted(kinds)) or 'none'}) does not say which "
+            "bytes an id stands for; byte-level and metaspace vocabularies do",
+        )
+    return Alphabet.METASPACE, "ByteFallback" in kinds
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the byte behind each character of the byte-level alphabet (GPT-2's table)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
+
+
+def byte_level(token: str) -> bytes:
+    """Return the bytes a token of a byte-level vocabulary stands for."""
+    try:
+        return bytes([_BYTES[character] for character in token])
+    except KeyError:  # a token that was put into the vocabulary as plain text
+        return token.encode("utf-8")
+
+
+def stripped_in_decoding(decoder: Any) -> str | None:
+    """Return what a decoder takes from the front of the joined bytes of ids: nothing or a space.
+
+    `None` when it does anything else to them.
+    """
+    state = state_of(decoder)
+    parts = state.get("decoders", [state])
+    if [part.get("type") for part in parts] == ["ByteLevel"]:
+        return ""
+    *joins, last = parts
+    is_strip = last == {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    return (" " if is_strip else "") if (joins if is_strip else parts) == _JOINS else None
+
+
+_JOINS = [
+    {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+]
+"""The decoder of Llama 2, Mistral and Gemma, which the first two follow by a `Strip`."""
+
+
+def state_of(part: Any) -> dict[str, Any]:
+    """Return what a part of a pipeline is made of; empty when there is no such part."""
+    state: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
+    return state

@@ -22,18 +22,19 @@ from tokenizers import normalizers, pre_tokenizers
 
 from trajkit.errors import FileError, InputError, Place
 from trajkit.records import Ids, ids_array
-from trajkit.spelling import Spelling, SpellingTable
+from trajkit.spelling import (
+    METASPACE,
+    Alphabet,
+    Spelling,
+    SpellingTable,
+    alphabet_of,
+    byte_level,
+    state_of,
+    stripped_in_decoding,
+)
 
 _CONFIG_FILE = "tokenizer_config.json"
-_METASPACE = "▁"
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
-
-
-class _Alphabet(StrEnum):
-    """How a vocabulary spells bytes."""
-
-    BYTE_LEVEL = "byte-level"
-    METASPACE = "metaspace"
 
 
 class Rebuilt(StrEnum):
@@ -63,7 +64,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._alphabet, self._byte_fallback = _spelling(backend)
+        self._alphabet, self._byte_fallback = alphabet_of(backend.decoder)
         self._bytes: dict[int, bytes] = {}
         self._table = SpellingTable(self.token_bytes)
         self._reachable: dict[int, bool | None] = {}
@@ -72,16 +73,18 @@ class Tokenizer:
             token_id: token.content
             for token_id, token in backend.get_added_tokens_decoder().items()
         }
-        self._decodes_plainly = _is_byte_level(backend.decoder) and all(
-            _byte_level(content) == content.encode() for content in self._added.values()
-        )
+        self._strips = stripped_in_decoding(backend.decoder)
+        if self._alphabet is Alphabet.BYTE_LEVEL and any(
+            byte_level(content) != content.encode() for content in self._added.values()
+        ):
+            self._strips = None  # the library reads letters of an added token as bytes
         self._folder = folder
         self.name = name
         self.n_vocab: int = backend.get_vocab_size(with_added_tokens=True)
         self.control: dict[int, str] = {
             token_id: content
             for token_id, content in self._added.items()
-            if content.replace(_METASPACE, " ").strip()
+            if content.replace(METASPACE, " ").strip()
         }
 
     @cached_property
@@ -92,8 +95,7 @@ class Tokenizer:
     @cached_property
     def normalizer_kinds(self) -> tuple[str, ...]:
         """Return the kinds of steps that change a text before it is cut, as the file names them."""
-        part = self._backend.normalizer
-        state: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
+        state = state_of(self._backend.normalizer)
         steps = state.get("normalizers", [state])
         return tuple(str(step["type"]) for step in steps if "type" in step)
 
@@ -192,7 +194,7 @@ class Tokenizer:
     def decode_batch(self, batches: Iterable[Ids]) -> list[str]:
         """Return the library's own decoding of each list of ids, control tokens kept.
 
-        Where the decoder does no more than join bytes, and they are UTF-8, they are joined here.
+        Where the decoder does little more than join bytes, and they are UTF-8, that is done here.
 
         Raises:
             InputError: I304 when an id is outside the vocabulary.
@@ -201,7 +203,7 @@ class Tokenizer:
         if not lists:
             return []
         self.require_known(np.concatenate(lists), "decoded")
-        if not self._decodes_plainly:
+        if self._strips is None:
             return self._decoded(lists)
         spelling = self.spell(np.concatenate(lists))
         bounds = np.cumsum([0, *map(len, lists)])
@@ -210,7 +212,8 @@ class Tokenizer:
         odd = iter(
             self._decoded([ids for ids, text in zip(lists, texts, strict=True) if text is None])
         )
-        return [next(odd) if text is None else text for text in texts]
+        strips = self._strips
+        return [next(odd) if text is None else text.removeprefix(strips) for text in texts]
 
     def _decoded(self, lists: Iterable[Ids]) -> list[str]:
         given = [ids.tolist() for ids in lists]
@@ -235,8 +238,8 @@ class Tokenizer:
         if normalizer is None:
             return text
         spaced: str = normalizer.normalize_str(text)
-        if self._alphabet is _Alphabet.METASPACE:
-            spaced = spaced.replace(_METASPACE, " ")
+        if self._alphabet is Alphabet.METASPACE:
+            spaced = spaced.replace(METASPACE, " ")
         return spaced.removeprefix(" ") if self.prepends_space else spaced
 
     def is_reachable(self, token_id: int) -> bool | None:
@@ -283,12 +286,12 @@ class Tokenizer:
         token = self._token(token_id)
         if token is None:
             raise self._unknown(f"id {token_id}", None)
-        if self._alphabet is _Alphabet.BYTE_LEVEL:
-            return token.encode("utf-8") if token_id in self._added else _byte_level(token)
+        if self._alphabet is Alphabet.BYTE_LEVEL:
+            return token.encode("utf-8") if token_id in self._added else byte_level(token)
         byte = _BYTE_TOKEN.fullmatch(token) if self._byte_fallback else None
         if byte is not None:
             return bytes.fromhex(byte[1])
-        return token.replace(_METASPACE, " ").encode("utf-8")
+        return token.replace(METASPACE, " ").encode("utf-8")
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
@@ -344,32 +347,6 @@ def require_same_tokenizer(
         )
 
 
-def _spelling(backend: tokenizers.Tokenizer) -> tuple[_Alphabet, bool]:
-    """Return how the vocabulary spells bytes, and whether `<0xNN>` stands for a single byte."""
-    decoder = backend.decoder
-    state: dict[str, Any] = {} if decoder is None else json.loads(decoder.__getstate__())
-    parts = state.get("decoders", [state])
-    kinds = {str(part["type"]) for part in parts if "type" in part}
-    if "ByteLevel" in kinds:
-        return _Alphabet.BYTE_LEVEL, False
-    spaced = "Metaspace" in kinds or any(
-        part.get("type") == "Replace" and part.get("pattern", {}).get("String") == _METASPACE
-        for part in parts
-    )
-    if not spaced:
-        raise InputError(
-            "T103",
-            f"the tokenizer's decoder ({', '.join(sorted(kinds)) or 'none'}) does not say which "
-            "bytes an id stands for; byte-level and metaspace vocabularies do",
-        )
-    return _Alphabet.METASPACE, "ByteFallback" in kinds
-
-
-def _is_byte_level(decoder: Any) -> bool:
-    """Return whether a decoder maps characters to bytes and does nothing else."""
-    return str(_state(decoder).get("type")) == "ByteLevel"
-
-
 def _utf8(data: bytes) -> str | None:
     """Return bytes as text, `None` when they are no UTF-8."""
     try:
@@ -378,17 +355,11 @@ def _utf8(data: bytes) -> str | None:
         return None
 
 
-def _state(part: Any) -> dict[str, Any]:
-    """Return what a part of a pipeline is made of; empty when there is no such part."""
-    state: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
-    return state
-
-
 def _rebuild(backend: tokenizers.Tokenizer, change: Rebuilt) -> bool:
     """Change a pipeline as a loader would; return whether it is another one now."""
     match change:
         case Rebuilt.NO_PREFIX:
-            state = _state(backend.normalizer)
+            state = state_of(backend.normalizer)
             parts = state.get("normalizers", [state])
             kept = [part for part in parts if part.get("type") != "Prepend"]
             strings = [part for part in kept if "String" in part.get("pattern", {})]
@@ -405,25 +376,7 @@ def _rebuild(backend: tokenizers.Tokenizer, change: Rebuilt) -> bool:
                 backend.model.ignore_merges = False
             return is_other
         case Rebuilt.GPT2_WORDS:
-            is_other = "ByteLevel" in str(_state(backend.pre_tokenizer))
+            is_other = "ByteLevel" in str(state_of(backend.pre_tokenizer))
             if is_other:
                 backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             return is_other
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Return the byte behind each character of the byte-level alphabet (GPT-2's table)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    table = {chr(byte): byte for byte in printable}
-    return table | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTES = _byte_alphabet()
-
-
-def _byte_level(token: str) -> bytes:
-    try:
-        return bytes([_BYTES[character] for character in token])
-    except KeyError:  # a token that was put into the vocabulary as plain text
-        return token.encode("utf-8")
