@@ -206,7 +206,7 @@ def _checked(
     if table is not None:
         from trajkit.drift.table import write_findings
 
-        write_findings(report, table, overwrite=force)
+        write_findings(report, dataset, table, overwrite=force)
     return report, [threshold.measured(report) for threshold in thresholds]
 
 

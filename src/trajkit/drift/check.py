@@ -68,7 +68,8 @@ def drift_check(  # noqa: PLR0913 - one argument an option
         limit: how many trajectories to check at most.
         steps: which step indices to check and report on; all when `None`. Route `chain` checks the
             prompt that grows from such a step.
-        against: another recording of the same trajectories, for route `pair`.
+        against: another recording of the same trajectories, for route `pair`; it may have been
+            made with another tokenizer or template, which then is a cause.
         chat_template: what route `render` makes text with, or its file or folder; `None` takes the
             one in the tokenizer's folder.
         template_kwargs: further variables of the template (`enable_thinking`, ...).
@@ -83,7 +84,13 @@ def drift_check(  # noqa: PLR0913 - one argument an option
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
     other = open_dataset(against) if isinstance(against, str | Path) else against
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
-    _require_tokenizer_of(loaded, [one for one in (dataset, other) if one is not None])
+    if loaded is not None:
+        require_same_tokenizer(
+            loaded,
+            fingerprint=dataset.tokenizer_fingerprint,
+            name=dataset.metadata.get("tokenizer_name"),
+            file=str(dataset.path),
+        )
 
     @cache
     def renderer() -> Renderer:
@@ -92,7 +99,9 @@ def drift_check(  # noqa: PLR0913 - one argument an option
 
     if chat_template is not None:
         renderer()  # a template that was named must be one, whatever the data hold
-    partners = None if other is None else Partners(read_trajectories(other))
+    partners = (
+        None if other is None else Partners(read_trajectories(other), _made_with(dataset, other))
+    )
     wanted = steps or (lambda _: True)
     is_text_own = dataset.tokenizer_fingerprint is None
     walks = _walks(loaded, wanted, renderer, partners, is_text_own=is_text_own)
@@ -123,17 +132,20 @@ def drift_check(  # noqa: PLR0913 - one argument an option
     return report
 
 
-def _require_tokenizer_of(tokenizer: Tokenizer | None, datasets: Iterable[Dataset]) -> None:
-    """Raise T102 when one of the datasets was made with another tokenizer."""
-    if tokenizer is None:
-        return
-    for one in datasets:
-        require_same_tokenizer(
-            tokenizer,
-            fingerprint=one.tokenizer_fingerprint,
-            name=one.metadata.get("tokenizer_name"),
-            file=str(one.path),
-        )
+def _made_with(dataset: Dataset, other: Dataset) -> dict[str, tuple[Any, Any]]:
+    """Return what both recordings say they were made with, where both say it."""
+    pairs = {
+        fact: (dataset.metadata.get(name), other.metadata.get(name))
+        for fact, name in _MADE_WITH.items()
+    }
+    return {fact: pair for fact, pair in pairs.items() if None not in pair}
+
+
+_MADE_WITH = {
+    "templates": "chat_template_sha256",
+    "tokenizers": "tokenizer_fingerprint",
+}
+"""Facts of causes, and the key of a dataset's metadata that holds each."""
 
 
 def _walks(

@@ -11,14 +11,18 @@ import pyarrow as pa
 
 from trajkit.drift.findings import DriftFinding, DriftReport
 from trajkit.safe.files import publish
+from trajkit.store.beside import row_groups_of
+from trajkit.store.read import Dataset
 from trajkit.store.schema import FINDINGS_SCHEMA, FINDINGS_SCHEMA_NAME
 from trajkit.store.write import ParquetSink
 
 _GROUP = 65_536
 
 
-def write_findings(report: DriftReport, out: Path, *, overwrite: bool) -> None:
-    """Write a report's findings as `trajkit.findings/1`; the metadata hold its counts.
+def write_findings(report: DriftReport, dataset: Dataset, out: Path, *, overwrite: bool) -> None:
+    """Write a report's findings as `trajkit.findings/1`.
+
+    The metadata hold its counts, and the digests of the dataset's row groups: what they speak of.
 
     Raises:
         UsageProblem, FileError: as `publish` does; `out` stays as it was then.
@@ -29,7 +33,8 @@ def write_findings(report: DriftReport, out: Path, *, overwrite: bool) -> None:
         sink = ParquetSink(stream, FINDINGS_SCHEMA, FINDINGS_SCHEMA_NAME)
         for start in range(0, max(1, len(report.findings)), _GROUP):
             sink.write_group(findings_table(report.findings[start : start + _GROUP]))
-        sink.close({"report": counts})
+        data = {"row_groups": row_groups_of(dataset), "n_steps": dataset.n_steps}
+        sink.close({"report": counts, "data": data})
 
 
 def findings_table(findings: Sequence[DriftFinding]) -> pa.Table:

@@ -89,6 +89,7 @@ def _siblings(step: Step, other: Ids) -> Trajectory:
     prompt = step.prompt_ids
     common: dict[str, Any] = {
         "trajectory_id": step.trajectory_id,
+        "group_id": step.trajectory_id,  # all drifted steps of a trajectory share its prompts
         "is_terminal": False,
         "action_source": ActionSource.SAMPLED,
         "prompt_source": PromptSource.RECORDED,

@@ -168,6 +168,8 @@ FINDINGS_COLUMNS: tuple[Column, ...] = (
     _c("retokenized_ids", _IDS, "ids in their place", required=True),
     _c("recorded_text", _TEXT, "what recorded_ids decode to; null without a tokenizer"),
     _c("retokenized_text", _TEXT, "what retokenized_ids decode to; null without a tokenizer"),
+    _c("recorded_edges", _IDS, "where each of recorded_ids ends, in bytes of the region"),
+    _c("retokenized_edges", _IDS, "the same of retokenized_ids; empty without a tokenizer"),
     _c(
         "evidence_json",
         _TEXT,

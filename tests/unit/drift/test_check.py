@@ -339,14 +339,26 @@ def test_another_recording_is_counted_with_what_each_has_alone(write, tmp_path):
     assert some.is_clean
 
 
-def test_another_recording_of_another_tokenizer_is_refused(write, tmp_path):
-    other = tmp_path / "other.parquet"
-    with DatasetWriter(other) as writer:
-        writer.write(clean())
-        writer.provenance = Provenance(tokenizer_name="other", tokenizer_fingerprint="0" * 64)
-    with pytest.raises(InputError) as caught:
-        drift_check(write(clean()), TINY, against=other)
-    assert caught.value.code == "T102"
+def test_what_two_recordings_were_made_with_tells_a_cause(write):
+    plain = make_trajectory([([1, 5], [TOKYO, SEARCH, IM_END])])
+    other = make_trajectory([([1, 5], [TOKYO, *SPELT, IM_END])])
+    mine = write(plain, tokenizer_fingerprint=tiny_tokenizer().fingerprint, tokenizer_name="tiny")
+    theirs = write(other, tokenizer_fingerprint="0" * 64, tokenizer_name="revised")
+    (found,) = drift_check(mine, TINY, routes=[Route.PAIR], against=theirs).findings
+    assert found.cause == "tokenizer-revision"
+    assert found.evidence["tokenizers"] == [tiny_tokenizer().fingerprint, "0" * 64]
+    (found,) = drift_check(mine, TINY, routes=[Route.PAIR], against=write(other)).findings
+    assert found.cause != "tokenizer-revision"  # the other recording does not say
+
+
+def test_two_templates_of_two_recordings_tell_a_cause(write):
+    plain = make_trajectory([([1, 5, IM_END, NEWLINE], [TOKYO, IM_END])])
+    other = make_trajectory([([1, 5, NEWLINE], [TOKYO, IM_END])])
+    mine = write(plain, chat_template_sha256="a" * 64)
+    theirs = write(other, chat_template_sha256="b" * 64)
+    report = drift_check(mine, TINY, routes=[Route.PAIR], against=theirs)
+    assert [found.evidence.get("templates") for found in report.findings] == [["a" * 64, "b" * 64]]
+    assert [found.cause for found in report.findings] == ["template-version"]
 
 
 def test_the_price_is_the_sum_over_all_trajectories_and_routes(write):

@@ -42,7 +42,7 @@ def template_version(difference: Difference) -> Evidence | None:
         return None
     mine, theirs = difference.recorded.region.tolist(), difference.other.region.tolist()
     marks = control_of(difference, mine + theirs)
-    if templates and marks and not difference.action:
+    if templates and marks:
         return {"templates": list(templates)}
     plain = [
         i for i in marks if not is_turn_end(difference, i) and not is_text_start(difference, i)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,11 @@ class Partners:
     In two recordings with the same order none is kept.
     """
 
-    def __init__(self, trajectories: Iterator[Trajectory]) -> None:
+    def __init__(
+        self, trajectories: Iterator[Trajectory], facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """`facts` is what is known of both recordings: see `trajkit.drift.causes`."""
+        self.facts = dict(facts or {})
         self._coming = trajectories
         self._waiting: dict[str, Trajectory] = {}
 
@@ -54,20 +59,19 @@ def walk_pair(
     Raises:
         InputError: I304 when an id is outside the vocabulary.
     """
-    return [
-        _walk(one, partners.take(one.trajectory_id), tokenizer, wanted, cause_of) for one in batch
-    ]
+    return [_walk(one, partners, tokenizer, wanted, cause_of) for one in batch]
 
 
 def _walk(
     trajectory: Trajectory,
-    partner: Trajectory | None,
+    partners: Partners,
     tokenizer: Tokenizer,
     wanted: Callable[[int], bool],
     cause_of: CauseOf,
 ) -> Walked:
+    partner = partners.take(trajectory.trajectory_id)
     others = {} if partner is None else {step.step_index: step for step in partner.steps}
-    matcher = _Matcher(tokenizer, cause_of)
+    matcher = _Matcher(tokenizer, cause_of, partners.facts)
     checked: list[int] = []
     found: list[Found] = []
     n_alone = 0
@@ -93,8 +97,9 @@ def _walk(
 class _Matcher:
     """The walk over two trajectories: what was compared at a parent is not compared again."""
 
-    def __init__(self, tokenizer: Tokenizer, cause_of: CauseOf) -> None:
+    def __init__(self, tokenizer: Tokenizer, cause_of: CauseOf, facts: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer
+        self._facts = dict(facts)
         self._cause_of = cause_of
         self._n_same: dict[int, int] = {}
         """How many ids both prompt + action begin with, by step."""
@@ -137,6 +142,7 @@ class _Matcher:
             self._tokenizer,
             route=Route.PAIR,
             action=action_spans(steps, start, start + len(mine)),
+            facts=self._facts,
         )
         yield from found_in(found, steps, start, self._cause_of)
 
