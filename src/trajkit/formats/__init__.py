@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from trajkit.errors import InputError, UsageProblem
-from trajkit.formats import flat, messages, per_call, responses, rows, sharegpt, tau_bench
+from trajkit.formats import (
+    flat,
+    messages,
+    per_call,
+    responses,
+    rows,
+    sharegpt,
+    swe_agent,
+    tau_bench,
+)
 from trajkit.formats.fields import kind_of
 from trajkit.formats.raw import Format, RawTrajectory
 from trajkit.markup import Markup
@@ -14,6 +23,7 @@ FORMATS: tuple[Format, ...] = (
     responses.FORMAT,
     rows.FORMAT,
     tau_bench.FORMAT,
+    swe_agent.FORMAT,
     sharegpt.FORMAT,
     messages.FORMAT,
     flat.FORMAT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,20 +30,28 @@ class Turn:
 
 
 def split_turns(
-    messages: Sequence[Any], place: Place, path: str = "$.messages"
+    messages: Sequence[Any],
+    place: Place,
+    path: str = "$.messages",
+    is_action: Callable[[dict[str, Any]], bool] | None = None,
 ) -> tuple[list[Turn], tuple[Any, ...]]:
-    """Return a turn per assistant message, and the messages after the last one.
+    """Return a turn per message of the policy, and the messages after the last one.
 
     Args:
         messages: chat messages.
         place: the record they stand in.
         path: where in the record.
+        is_action: whether a message is the policy's; by its role when not given.
 
     Raises:
         InputError: I201 when a message is no object, I203 when its role is not known.
     """
     roles = [role_of(message, place, f"{path}[{i}]") for i, message in enumerate(messages)]
-    spots = [i for i, role in enumerate(roles) if role == POLICY]
+    spots = [
+        i
+        for i, role in enumerate(roles)
+        if (role == POLICY if is_action is None else is_action(messages[i]))
+    ]
     turns = []
     for number, spot in enumerate(spots):
         before = spots[number - 1] + 1 if number else 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from trajkit.markup import FlatTrajectory
-from trajkit.records import ActionSource, Floats, Ids, MaskRun, Observation
+from trajkit.records import ActionSource, EndReason, Floats, Ids, MaskRun, Observation
 from trajkit.safe.json import Record
 
 
@@ -76,6 +76,7 @@ class RawTrajectory:
     agent: str | None = None
     reward: float | None = None
     """The whole trajectory's reward, as opposed to the steps'."""
+    end_reason: EndReason | None = None
     sampling: Sampling = field(default_factory=Sampling)
     tools_json: str | None = None
     steps: tuple[RawStep, ...]

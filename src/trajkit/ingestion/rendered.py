@@ -73,7 +73,8 @@ def encode_messages(
         RefusedError: R105 when the template goes over a limit.
     """
     walk = _Walk(tokenizer, talk.actions[0])
-    turns = turn_spans(template, talk.messages, tokenizer, setting)
+    own = frozenset(talk.actions)  # an assistant's message in a demonstration is none
+    turns = (t for t in turn_spans(template, talk.messages, tokenizer, setting) if t.message in own)
     for turn, cut in zip(turns, is_cut, strict=True):
         walk.step(turn, is_cut=cut)
     walk.finish()

@@ -105,6 +105,7 @@ class _Builder:
             **grown,
             **self._messages(call, goes_on=self._goes_on(grown)),
             is_terminal=is_last,
+            end_reason=self._raw.end_reason if is_last else None,
             **self._action_text(call, grown),
             observation=call.observation,
             observations=call.observations,
@@ -276,6 +277,7 @@ class _Builder:
         return Step(
             **self._common(0),
             is_terminal=True,
+            end_reason=raw.end_reason,
             action_source=ActionSource.NONE,
             prompt_source=PromptSource.NONE,
             reward=raw.reward,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 STDIN = Path("-")
-SUFFIXES = (".jsonl", ".json", ".ndjson")
+SUFFIXES = (".jsonl", ".json", ".ndjson", ".traj")
 PACKED_SUFFIXES = ("", ".gz", ".zst")
 
 _ENDINGS = tuple(suffix + packed for suffix in SUFFIXES for packed in PACKED_SUFFIXES)

@@ -8,7 +8,9 @@ from tests.builders import FIXTURES, make_record, records_of
 from trajkit.errors import InputError, UsageProblem
 from trajkit.formats import FORMATS, detect, format_named
 
-SAMPLES = sorted((FIXTURES / "formats").glob("*/*.jsonl"))
+SAMPLES = sorted(
+    path for path in (FIXTURES / "formats").glob("*/*") if path.suffix in (".jsonl", ".traj")
+)
 
 
 def test_every_format_has_a_sample_and_every_sample_a_format():
@@ -34,7 +36,7 @@ def test_an_unknown_name_is_a_usage_error_that_tells_the_known_ones():
     with pytest.raises(UsageProblem) as caught:
         format_named("pickle")
     assert caught.value.code == "U103"
-    names = "per-call, responses, rows, tau-bench, sharegpt, messages, flat"
+    names = "per-call, responses, rows, tau-bench, swe-agent, sharegpt, messages, flat"
     assert names in str(caught.value.hint)
 
 

@@ -52,17 +52,17 @@ def test_all_samples_go_into_one_dataset(tmp_path):
     report = ingest([str(FORMATS)], tmp_path / "out", tokenizer=TINY)
     assert report.to_dict() | {"detected": None, "warnings": None} == {
         "schema": "trajkit.ingest/1",
-        "format": "flat+messages+per-call+responses+rows+sharegpt+tau-bench",
-        "n_read": 32,
-        "n_written": 32,
+        "format": "flat+messages+per-call+responses+rows+sharegpt+swe-agent+tau-bench",
+        "n_read": 34,
+        "n_written": 34,
         "n_quarantined": 0,
-        "n_trajectories": 32,
-        "n_steps": 63,
+        "n_trajectories": 34,
+        "n_steps": 67,
         "n_action_tokens": report.n_action_tokens,
         "n_states_left_out": 0,
         "n_straddling_tokens": 0,
         "n_control_text": 0,
-        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 10, "none": 43},
+        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 10, "none": 47},
         "by_format": {
             "flat": 8,
             "messages": 4,
@@ -70,6 +70,7 @@ def test_all_samples_go_into_one_dataset(tmp_path):
             "responses": 3,
             "rows": 6,
             "sharegpt": 4,
+            "swe-agent": 2,
             "tau-bench": 4,
         },
         "quarantine": None,
@@ -78,7 +79,7 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "warnings": None,
     }
     steps = [step for trajectory in read(tmp_path / "out") for step in trajectory.steps]
-    assert len(steps) == 63
+    assert len(steps) == 67
     assert sum(step.n_action_tokens for step in steps) == report.n_action_tokens > 50
     assert [d.file for d in report.detected] == [
         "flat/chatml.jsonl",
@@ -95,12 +96,16 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "rows/masks.jsonl",
         "rows/responses.jsonl",
         "sharegpt/tools.jsonl",
+        "swe-agent/text.traj",
+        "swe-agent/tools.traj",
         "tau-bench/trains.jsonl",
     ]
     assert report.warnings == [
         "an observation has no closing tag: it ends where the policy goes on (1 record)",
         "empty prompt and empty generation ids: read as not recorded (1 record)",
         "padding that attention_mask leaves out is not kept (1 record)",
+        "the model was shown an edited history (query): the prompts here are the whole history's "
+        "(1 record)",
     ]
 
 
