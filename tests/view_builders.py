@@ -18,6 +18,8 @@ from tests.builders import make_step, make_trajectory
 from tests.tokenizer_builders import TINY
 from trajkit.records import Segment, SegmentKind, Trajectory
 from trajkit.tokenizer import load_tokenizer
+from trajkit.view.beneath import Beneath
+from trajkit.view.model import Row
 
 TOKENIZER = load_tokenizer(TINY)
 BY_BYTES = {TOKENIZER.token_bytes(token_id): token_id for token_id in range(3, 512)}
@@ -253,3 +255,8 @@ def strings_in(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from strings_in(inner)
+
+
+def unmarked(rows: Iterable[Row]) -> list[tuple[Row, Beneath]]:
+    """Return rows with nothing beneath them."""
+    return [(row, Beneath()) for row in rows]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tokenizer_builders import metaspace
-from tests.view_builders import TOKENIZER, agent_trajectory, message_trajectory, read_page
+from tests.view_builders import TOKENIZER, agent_trajectory, message_trajectory, read_page, unmarked
 from trajkit.tokenizer import Tokenizer
 from trajkit.view.against import compared
 from trajkit.view.beneath import with_beneath
@@ -101,6 +101,9 @@ def test_a_page_holds_what_it_did(golden):
 
 def test_a_drawing_looks_as_it_did(golden):
     found = [
-        ("count-people/7", rows(view_of(agent_trajectory()), TOKENIZER, lambda step: step == 3))
+        (
+            "count-people/7",
+            unmarked(rows(view_of(agent_trajectory()), TOKENIZER, lambda step: step == 3)),
+        )
     ]
     golden("agent.svg", svg_of(found, 80) + "\n")

@@ -135,9 +135,8 @@ def faces_of(view) -> list[str]:
     found += strings_in(view_columns(view, TOKENIZER))
     page = page_of(payload_of([(view, rows(view, TOKENIZER))], TOKENIZER))
     found += [text for text in held_in(page) if text]
-    drawing = ET.fromstring(
-        svg_of([(view.trajectory.trajectory_id, rows(view, TOKENIZER))], 100_000)
-    )
+    marked = with_beneath(view, rows(view, TOKENIZER), TOKENIZER)
+    drawing = ET.fromstring(svg_of([(view.trajectory.trajectory_id, [*marked])], 100_000))
     found += ["".join(group.itertext()) for group in drawing]
     return [plain(text) for text in found]
 

@@ -25,6 +25,7 @@ from tests.view_builders import (
     read_back,
     read_page,
     strings_in,
+    unmarked,
     unshown,
 )
 from trajkit.records import Segment, SegmentKind, Trajectory
@@ -311,7 +312,7 @@ def test_a_page_is_its_own_tags_and_holds_the_exact_text(views, with_text):
 @given(st.lists(token_views() | message_views(), max_size=2), widths)
 def test_a_drawing_is_its_own_tags_and_holds_the_exact_text(views, width):
     found = [(str(number), list(rows(view, TOKENIZER))) for number, view in enumerate(views)]
-    text = svg_of(found, width)
+    text = svg_of([(name, unmarked(lines)) for name, lines in found], width)
     assert text.isascii()
     assert {c for c in text if unicodedata.category(c) in HIDDEN} <= {"\n"}
     root = ET.fromstring(text)

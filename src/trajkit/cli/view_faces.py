@@ -167,9 +167,13 @@ def publish_png(printer: Printer, shown: Shown, out: Path, *, source: Path, over
 
 def _drawing(printer: Printer, shown: Shown) -> tuple[str, int]:
     from trajkit.safe.text import shorten
+    from trajkit.view.beneath import with_beneath
     from trajkit.view.svg import svg_of
 
-    found = [(view.trajectory, list(rows)) for view, rows in shown.views()]
+    found = [
+        (view.trajectory, list(with_beneath(view, rows, shown.tokenizer)))
+        for view, rows in shown.views()
+    ]
     names = [shorten(trajectory.trajectory_id, 60) for trajectory, _ in found]
     drawing = svg_of(zip(names, (rows for _, rows in found), strict=True), printer.width)
     return drawing, sum(len(trajectory.steps) for trajectory, _ in found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trajkit.records import Ids
@@ -26,6 +26,12 @@ class Strip:
 
     label: str
     marks: tuple[tuple[str, str, str], ...]
+
+    def signs(self, width: Callable[[str], int]) -> str:
+        """Return one sign a cell of the line above, whose texts take so many cells each."""
+        return "".join(
+            (first + rest * (width(text) - 1))[: width(text)] for text, first, rest in self.marks
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from trajkit.sequence import TokenSequence
 from trajkit.tokenizer import Tokenizer
+from trajkit.view.drift import DriftMark
 from trajkit.view.glyphs import HIDDEN
+from trajkit.view.lanes import LANES, rounded
 from trajkit.view.model import View, pieces_of
 
 
@@ -18,7 +21,8 @@ def view_columns(
 
     A trajectory without prompt ids is one object without tokens. `tokens.text` is null where an id
     by itself is no whole characters; `tokens.bytes` is hex. Id, text and bytes are null where they
-    are not to be shown.
+    are not to be shown. `lanes` has a number or null for each token, for each lane with any number;
+    `drift` has what a drift check found.
 
     Args:
         view: what to show.
@@ -41,7 +45,10 @@ def view_columns(
         for number, sequence in enumerate(view.sequences)
         if any(wanted(place.step.step_index) for place in sequence.steps)
     ]
-    columns = [{"sequence": number} | _columns(each, tokenizer) for number, each in numbered]
+    columns = [
+        {"sequence": number} | _columns(each, tokenizer) | _beside(view, each)
+        for number, each in numbered
+    ]
     if not view.has_ids:
         columns = [{"sequence": None} | _NO_TOKENS]
     return [common | each for each in columns]
@@ -80,11 +87,32 @@ def _columns(sequence: TokenSequence, tokenizer: Tokenizer | None) -> dict[str, 
     }
 
 
+def _beside(view: View, sequence: TokenSequence) -> dict[str, Any]:
+    """Return the numbers of a sequence's actions, and the findings at its tokens."""
+    n = len(sequence.token_ids)
+    lanes: dict[str, list[float | None]] = {}
+    for lane in LANES:
+        for place in sequence.steps:
+            values = rounded(lane.of(place.step, view.scores.get(place.step.step_index)))
+            if values is not None:
+                column = lanes.setdefault(lane.name, [None] * n)
+                column[place.action_start : place.action_end] = values
+    marks = [mark for place in sequence.steps for mark in view.marks.get(place.step.step_index, ())]
+    return {"lanes": lanes, "drift": [_mark(mark) for mark in marks]}
+
+
+def _mark(mark: DriftMark) -> dict[str, Any]:
+    other = None if mark.other_ids is None else list(mark.other_ids)
+    return asdict(mark) | {"other_ids": other}
+
+
 _NO_TOKENS: dict[str, Any] = {
     "n_tokens": 0,
     "n_action_tokens": 0,
     "tokens": {"id": [], "text": [], "bytes": [], "kind": [], "action": [], "step": []},
     "spans": [],
+    "lanes": {},
+    "drift": [],
 }
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from trajkit.safe.html import as_text
+from trajkit.view.beneath import Beneath
 from trajkit.view.folding import folded, width_of
 from trajkit.view.glyphs import CONTROL_NAMES, CONTROL_SIGN
 from trajkit.view.model import Line, Row, Rule
@@ -35,16 +36,17 @@ text { fill: #1b1f24; white-space: pre }
 .at { font-size: 11px; fill: #5a6370; text-anchor: end } .unseen { fill-opacity: 0 }
 .bar { fill: #0072b2 } .tint { fill: #eaf4fb } .control { fill: #dfe3e8 }
 .drawn { fill: none; stroke: #5a6370 } .small { font-size: 6px; font-weight: bold }
-.line { stroke: #c9ced6 }
+.line { stroke: #c9ced6 } .drift { fill: #b3470e } .told { font-size: 11px; fill: #8a3609 }
 """.strip()
 )
 
 
-def svg_of(trajectories: Iterable[tuple[str, Iterable[Row]]], width: int) -> str:
+def svg_of(trajectories: Iterable[tuple[str, Iterable[tuple[Row, Beneath]]]], width: int) -> str:
     """Return one drawing of the rows of some trajectories, each under its name, and a legend.
 
     Args:
-        trajectories: name and rows of each; a single one is drawn without its name.
+        trajectories: name and rows of each, with what is marked in them; a single one is drawn
+            without its name.
         width: cells a line may take, bar and index included.
     """
     shown = [(name, list(rows)) for name, rows in trajectories]
@@ -52,14 +54,15 @@ def svg_of(trajectories: Iterable[tuple[str, Iterable[Row]]], width: int) -> str
     parts: list[str] = []
     y = _MARGIN
     for name, rows in shown:
-        heading = [Rule(facts=(name,))] if len(shown) > 1 else []
-        for row in [*heading, *rows]:
-            drawn = list(_rule(row, room) if isinstance(row, Rule) else _line(row, room))
+        heading = [(Rule(facts=(name,)), Beneath())] if len(shown) > 1 else []
+        for row, beneath in [*heading, *rows]:
+            drawn = list(_rule(row, room) if isinstance(row, Rule) else _line(row, beneath, room))
             y += _LINE // 3 if isinstance(row, Rule) else 0
             for part in drawn:
                 parts.append(f'<g transform="translate(0 {y})">{part}</g>')
                 y += _LINE
-    parts.append(f'<g transform="translate(0 {y + _LINE // 2})">{_legend()}</g>')
+    has_marks = any(beneath.strips for _, rows in shown for _, beneath in rows)
+    parts.append(f'<g transform="translate(0 {y + _LINE // 2})">{_legend(has_marks=has_marks)}</g>')
     height = y + 2 * _LINE + _MARGIN
     total = round(_TEXT + room * _CELL + _MARGIN)
     title = as_text(", ".join(name for name, _ in shown))
@@ -81,8 +84,9 @@ def _rule(rule: Rule, room: int) -> Iterator[str]:
         line = ""
 
 
-def _line(line: Line, room: int) -> Iterator[str]:
+def _line(line: Line, beneath: Beneath, room: int) -> Iterator[str]:
     side = "action" if line.is_action else "context"
+    signs, at = "".join(strip.signs(width_of) for strip in beneath.strips), 0
     label = line.label if line.token_start is None else str(line.token_start)
     for text in folded(line.text, room):
         before = ""
@@ -96,10 +100,29 @@ def _line(line: Line, room: int) -> Iterator[str]:
         if label:
             x = _TEXT - _CELL
             before += f'<text class="at" x="{x:g}" y="{_BASE}">{as_text(label)}</text>'
-        yield before + "".join(_runs(text, _TEXT, side))
+        n = width_of(text)
+        yield before + "".join(_runs(text, _TEXT, side)) + "".join(_marks(signs[at : at + n]))
+        at += n
         label = ""
+    for note in beneath.notes:
+        for text in folded(f"drift {note}", room):
+            yield f'<text class="told" x="{_TEXT}" y="{_BASE}">{as_text(text)}</text>'
     if line.note:
         yield "".join(_runs(line.note, _TEXT, "context"))
+
+
+def _marks(signs: str) -> Iterator[str]:
+    """Yield what stands under one row of text: a bar under other ids, a wedge where some miss."""
+    for run in _MARKED.finditer(signs):
+        x, n = _TEXT + run.start() * _CELL, len(run[0])
+        if run[0] == "<":
+            yield f'<path class="drift" d="M{x:g} {_LINE - 5}l4 4h-8z"/>'
+        else:
+            width = n * _CELL
+            yield f'<rect class="drift" x="{x:g}" y="{_LINE - 3}" width="{width:g}" height="2"/>'
+
+
+_MARKED = re.compile(r"\^+|<")
 
 
 def _runs(text: str, x: float, side: str) -> Iterator[str]:
@@ -133,10 +156,15 @@ def _drawn(sign: str, x: float, side: str) -> str:
     )
 
 
-def _legend() -> str:
+def _legend(*, has_marks: bool) -> str:
+    drift = (
+        f'<rect class="drift" x="370" y="{_LINE - 3}" width="{2 * _CELL:g}" height="2"/>'
+        + "".join(_runs("other ids when re-tokenised", 394, "context"))
+    )
     return (
         f'<rect class="bar" width="5" height="{_LINE}" x="{_MARGIN}"/>'
         + "".join(_runs("action (trained)", _MARGIN + 12, "action"))
         + f'<circle class="context" cx="180" cy="{_LINE / 2:g}" r="1"/>'
         + "".join(_runs("context (not trained)", 188, "context"))
+        + (drift if has_marks else "")
     )

@@ -13,7 +13,7 @@ from trajkit.records import ActionSource, Trajectory
 from trajkit.safe.text import shorten
 from trajkit.tokenizer import Tokenizer, load_tokenizer
 from trajkit.view.against import LEGEND, Comparison
-from trajkit.view.beneath import Beneath, Strip
+from trajkit.view.beneath import Beneath
 from trajkit.view.folding import folded, width_of
 from trajkit.view.glyphs import BLOCK, CONTROL_SIGN, HIDDEN
 from trajkit.view.lanes import Lane
@@ -182,7 +182,10 @@ def annotated(
         if isinstance(row, Rule):
             yield from _rule(row, face)
             continue
-        strips = [(strip.label, _strip(strip, face)) for strip in beneath.strips]
+        strips = [
+            (strip.label, face.draw(strip.signs(lambda text: width_of(face.spell(text)))))
+            for strip in beneath.strips
+        ]
         yield from _line(row, face, [("", "".join(_lane(beneath, face))), *strips])
         for note in beneath.notes:
             yield from _under(f"drift {note}", face)
@@ -242,14 +245,6 @@ def _lane(beneath: Beneath, face: Face) -> Iterator[str]:
     for text, level in beneath.levels:
         signs = "?" if level is None else f" {up}" if level >= 0 else f" {down}"
         yield signs[abs(level or 0)] * width_of(face.spell(text))
-
-
-def _strip(strip: Strip, face: Face) -> str:
-    drawn = []
-    for text, first, rest in strip.marks:
-        n = width_of(face.spell(text))
-        drawn.append((first + rest * (n - 1))[:n])
-    return face.draw("".join(drawn))
 
 
 def _line(line: Line, face: Face, lanes: Sequence[tuple[str, str]] = ()) -> Iterator[str]:

@@ -104,8 +104,10 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "an observation has no closing tag: it ends where the policy goes on (1 record)",
         "empty prompt and empty generation ids: read as not recorded (1 record)",
         "padding that attention_mask leaves out is not kept (1 record)",
-        "the model was shown an edited history (query): the prompts here are the whole history's "
-        "(1 record)",
+        (
+            "the model was shown an edited history (query): the prompts here are the whole "
+            "history's (1 record)"
+        ),
     ]
 
 

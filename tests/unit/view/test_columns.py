@@ -3,7 +3,9 @@ import json
 from tests.builders import make_step, make_trajectory
 from tests.view_builders import TOKENIZER, encoded
 from trajkit.records import Trajectory
+from trajkit.store.findings import StepFinding
 from trajkit.view.columns import view_columns
+from trajkit.view.drift import with_drift
 from trajkit.view.model import view_of
 
 
@@ -38,6 +40,8 @@ def test_tokens_are_columns_and_spans_cover_them():
             {"start": 3, "end": 4, "kind": "context", "action": False, "step": 1},
             {"start": 4, "end": 5, "kind": "text", "action": True, "step": 1},
         ],
+        "lanes": {},
+        "drift": [],
     }
     assert json.loads(json.dumps(shown)) == shown
 
@@ -79,3 +83,40 @@ def test_a_record_without_ids_has_empty_columns():
         "step": [],
     }
     assert shown["spans"] == []
+
+
+def test_numbers_and_findings_stand_beside_the_tokens():
+    trajectory = make_trajectory(
+        [([5, 6], [7, 8]), ([5, 6, 7, 8, 9], [10])],
+        rollout_logprobs=[[-0.5, None], None],
+        advantages=[None, [1.5]],
+    )
+    found = StepFinding(
+        step_index=0,
+        route="ids",
+        kind="ids-only",
+        cause="non-canonical-sampling",
+        token_start=3,
+        n_tokens=1,
+        recorded_ids=(8,),
+        retokenized_ids=(11, 12),
+        retokenized_text="x",
+    )
+    (shown,) = view_columns(with_drift(view_of(trajectory), [found]), TOKENIZER)
+    nothing = [None] * 6
+    assert shown["lanes"] == {
+        "logprob": [None, None, -0.5, *nothing[3:]],
+        "advantage": [*nothing[:5], 1.5],
+    }
+    assert shown["drift"] == [
+        {
+            "start": 3,
+            "end": 4,
+            "is_added": False,
+            "kind": "ids-only",
+            "cause": "non-canonical-sampling",
+            "other_text": "x",
+            "other_ids": [11, 12],
+        }
+    ]
+    assert json.loads(json.dumps(shown)) == shown

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from tests.builders import make_trajectory
-from tests.view_builders import TOKENIZER, encoded
+from tests.view_builders import TOKENIZER, encoded, unmarked
 from trajkit.errors import UsageProblem
 from trajkit.view import png
 from trajkit.view.model import rows, view_of
@@ -14,7 +14,7 @@ from trajkit.view.svg import svg_of
 
 def drawing(text, width=80):
     view = view_of(make_trajectory([(encoded(text, control=False), [5])]))
-    return svg_of([("t", rows(view, TOKENIZER))], width)
+    return svg_of([("t", unmarked(rows(view, TOKENIZER)))], width)
 
 
 def size_of(picture):

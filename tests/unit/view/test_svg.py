@@ -1,8 +1,12 @@
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
-from tests.builders import make_step
-from tests.view_builders import TOKENIZER, agent_trajectory, encoded
+from tests.builders import make_step, make_trajectory
+from tests.view_builders import TOKENIZER, agent_trajectory, encoded, unmarked
 from trajkit.records import Trajectory
+from trajkit.store.findings import StepFinding
+from trajkit.view.beneath import with_beneath
+from trajkit.view.drift import with_drift
 from trajkit.view.folding import width_of
 from trajkit.view.model import Line, rows, view_of
 from trajkit.view.svg import svg_of
@@ -12,7 +16,7 @@ NAME = "{http://www.w3.org/2000/svg}"
 
 def drawn(*trajectories, width=100):
     """Return the root of a drawing."""
-    found = [(t.trajectory_id, rows(view_of(t), TOKENIZER)) for t in trajectories]
+    found = [(t.trajectory_id, unmarked(rows(view_of(t), TOKENIZER))) for t in trajectories]
     return ET.fromstring(svg_of(found, width))
 
 
@@ -54,7 +58,7 @@ def test_every_run_says_how_long_it_is():
 
 
 def test_a_drawing_loads_nothing_and_is_ascii():
-    text = svg_of([("t", rows(view_of(agent_trajectory()), TOKENIZER))], 80)
+    text = svg_of([("t", unmarked(rows(view_of(agent_trajectory()), TOKENIZER)))], 80)
     assert text.isascii()
     assert "href" not in text
     assert text.count("http") == 1  # the name of the namespace
@@ -87,3 +91,37 @@ def test_long_lines_are_folded_at_the_width():
     root = drawn(Trajectory(trajectory_id="t", steps=(step,)), width=60)
     assert len(texts(root, "action")) > 5
     assert max(map(len, texts(root, "action"))) <= 50
+
+
+def test_other_ids_are_underlined_at_their_cells_and_told():
+    action = encoded("ab東cd")
+    trajectory = make_trajectory([(encoded("q\n"), action)])
+    found = StepFinding(
+        step_index=0,
+        route="ids",
+        kind="ids-only",
+        cause="non-canonical-sampling",
+        token_start=2 + 1,
+        n_tokens=1,
+        recorded_ids=(action[1],),
+        retokenized_ids=(300,),
+        retokenized_text="<b>",
+    )
+    view = with_drift(view_of(trajectory), [found])
+    marked = list(with_beneath(view, rows(view, TOKENIZER), TOKENIZER))
+    text = svg_of([("t", marked)], 80)
+    (bar, legend) = (e for e in ET.fromstring(text).iter() if e.get("class") == "drift")
+    # two cells behind `ab`: the whole of the character whose first bytes the id holds
+    assert (bar.tag, bar.get("x"), bar.get("width")) == (f"{NAME}rect", "91.6", "15.6")
+    assert legend.get("width") == "15.6"
+    assert "ids-only \u00b7 non-canonical-sampling \u00b7 other text &lt;b&gt;" in "".join(
+        ET.tostring(e, encoding="unicode", method="xml")
+        for e in ET.fromstring(text).iter()
+        if e.get("class") == "told"
+    )
+    missing = replace(found, n_tokens=0, recorded_ids=())
+    view = with_drift(view_of(trajectory), [missing])
+    drawing = ET.fromstring(
+        svg_of([("t", [*with_beneath(view, rows(view, TOKENIZER), TOKENIZER)])], 80)
+    )
+    assert next(e.tag for e in drawing.iter() if e.get("class") == "drift") == f"{NAME}path"
