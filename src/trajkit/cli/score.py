@@ -33,6 +33,10 @@ def score(
         Path | None,
         typer.Option("--ref-model", metavar="DIR", help="A second checkpoint, for KL terms."),
     ] = None,
+    adapter: Annotated[
+        Path | None,
+        typer.Option("--adapter", metavar="DIR", help="A LoRA adapter to merge into --model."),
+    ] = None,
     loss: Losses = None,
     train: Train = "action",
     length: Length = None,
@@ -89,6 +93,7 @@ def score(
                 loss=loss,
                 require_sampled=require_sampled or None,
                 ref_model=ref_model,
+                adapter=adapter,
                 length=length,
                 train=None if train == "action" else train,
             )
@@ -119,6 +124,7 @@ def score(
             tokenizer=None if tokenizer is None else load_tokenizer(tokenizer),
             length=length,
             ref_model=ref_model,
+            adapter=adapter,
             only=only,
             limit=limit,
             out=out,
@@ -139,6 +145,11 @@ def score(
     raise typer.Exit(report.exit_code)
 
 
+def _named(model: dict[str, Any]) -> str:
+    added = model["adapter"]
+    return visible(model["name"] if added is None else f"{model['name']} + {added}")
+
+
 def _print(printer: Printer, facts: dict[str, Any]) -> None:
     printer.line(sampled_line(facts["by_source"], facts["n_steps"]))
     printer.strong(
@@ -155,7 +166,10 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
     checked = "tokenizer checked" if facts["tokenizer_checked"] else "tokenizer not compared"
     printer.table(
         [
-            ["checkpoint", f"{model['name']} {model['dtype']} on {model['device']}, {checked}"],
+            [
+                "checkpoint",
+                f"{_named(model)} {model['dtype']} on {model['device']}, {checked}",
+            ],
             *_reference(facts),
             ["forwards", forwards],
             *sharing,

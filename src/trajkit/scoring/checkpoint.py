@@ -23,6 +23,7 @@ from trajkit.errors import (
     RefusedError,
     UsageProblem,
 )
+from trajkit.scoring.layouts import refuse_foreign
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -94,8 +95,9 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
             "R104",
             "the folder holds an adapter, which names another checkpoint to load",
             place=place,
-            hint="merge the adapter into its base model, save that, and score the result",
+            hint="--model takes the checkpoint it was trained on, --adapter this folder",
         )
+    refuse_foreign(path, (_WEIGHTS, _INDEX))
     config = _config(path / "config.json")
     return Checkpoint(path=path, config=config, shards=_shards(path))
 
@@ -118,7 +120,7 @@ def _config(file: Path) -> dict[str, Any]:
     place = Place(file=str(file))
     if not file.is_file():
         raise FileError("F101", "the checkpoint has no config.json", place=place)
-    config = _read_json(file)
+    config = read_json(file)
     if not isinstance(config.get("model_type"), str):
         raise InputError("I202", "the architecture (model_type) is missing", place=place)
     for key, value in _walk(config):
@@ -148,7 +150,13 @@ def _config(file: Path) -> dict[str, Any]:
     return {key: _without_loader_keys(value) for key, value in config.items() if _is_fact(key)}
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        FileError: F101 when it cannot be read.
+        InputError: I102 when it is no JSON, I201 when it is no object.
+    """
     place = Place(file=str(file))
     try:
         value = json.loads(file.read_bytes())
@@ -208,7 +216,7 @@ def _shards(path: Path) -> tuple[Path, ...]:
 def _indexed(path: Path) -> tuple[Path, ...]:
     index = path / _INDEX
     place = Place(file=str(index), path="$.weight_map")
-    names = _read_json(index).get("weight_map")
+    names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise InputError("I201", "the index does not map tensors to files", place=place)
     files = sorted(set(names.values()))

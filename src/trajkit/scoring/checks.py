@@ -32,6 +32,8 @@ def model_facts(loaded: LoadedModel) -> ModelFacts:
         n_vocab=loaded.n_vocab,
         max_positions=loaded.max_positions,
         n_unused_tensors=len(loaded.unused_tensors),
+        adapter=loaded.adapter,
+        adapter_digest=loaded.adapter_digest,
         torch=str(torch.__version__),
         transformers=version,
     )

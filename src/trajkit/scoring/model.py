@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trajkit.errors import NumericError, Place, UsageProblem
+from trajkit.scoring.adapter import merge, open_adapter
 from trajkit.scoring.checkpoint import Checkpoint, open_checkpoint, weights_digest
 from trajkit.scoring.head import Head, find_head
 from trajkit.scoring.loader import architecture_of, build_model, quiet_transformers
@@ -37,6 +38,8 @@ class LoadedModel:
         why_unshared: why each sequence must be read by itself; `None` when a pass may be a tree.
         weights_digest: sha256 of the safetensors files' bytes, by name.
         unused_tensors: tensors of the files that the model has no place for.
+        adapter, adapter_digest: name of the LoRA adapter that was merged in, and sha256 of its
+            weight file's bytes; `None` without one.
     """
 
     model: Any
@@ -51,6 +54,8 @@ class LoadedModel:
     why_unshared: str | None
     weights_digest: str
     unused_tensors: tuple[str, ...]
+    adapter: str | None = None
+    adapter_digest: str | None = None
 
     @property
     def device_name(self) -> str:
@@ -58,17 +63,24 @@ class LoadedModel:
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
 
-def load_model(path: Path | str, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:
+def load_model(
+    path: Path | str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    adapter: Path | str | None = None,
+) -> LoadedModel:
     """Return the checkpoint in a local folder, in memory and checked.
 
     Args:
         path: a folder with `config.json` and safetensors files; nothing else in it is opened.
         device: `auto` takes a GPU when there is one.
         dtype: `auto` is the checkpoint's own on a GPU and `fp32` on the CPU.
+        adapter: the folder of a LoRA adapter to merge in.
 
     Raises:
         UsageProblem: U103 unknown, or weights are not floats; U106 no such device, or it is full.
-        FileError, InputError, RefusedError: see `open_checkpoint`.
+        FileError, InputError, RefusedError: see `open_checkpoint` and `open_adapter`.
         NumericError: N102 weights missing, of another shape, not finite, or of other layers; N104
             an architecture whose logits cannot be had exactly.
     """
@@ -76,11 +88,14 @@ def load_model(path: Path | str, *, device: str = "auto", dtype: str = "auto") -
     if dtype != "auto" and dtype not in DTYPES:
         raise UsageProblem("U103", f"--dtype is auto, fp32, bf16 or fp16, not {dtype!r}")
     checkpoint = open_checkpoint(path)
+    added = None if adapter is None else open_adapter(adapter)
     place = Place(file=str(checkpoint.path))
     tensors = _tensors(checkpoint)
     kind = _chosen_dtype(tensors, target, dtype, place)
     with quiet_transformers():
         model, unused = _load(checkpoint, tensors, kind, place)
+        if added is not None:
+            merge(model, added)
         model, head, unshared = _ready(model, target, place)
     text = model.config.get_text_config()
     return LoadedModel(
@@ -96,6 +111,8 @@ def load_model(path: Path | str, *, device: str = "auto", dtype: str = "auto") -
         why_unshared=unshared,
         weights_digest=weights_digest(checkpoint.shards),
         unused_tensors=unused,
+        adapter=None if added is None else added.name,
+        adapter_digest=None if added is None else added.digest,
     )
 
 

@@ -30,6 +30,8 @@ class ModelFacts:
     n_vocab: int
     max_positions: int | None
     n_unused_tensors: int
+    adapter: str | None
+    adapter_digest: str | None
     torch: str
     transformers: str
 

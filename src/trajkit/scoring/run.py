@@ -71,6 +71,7 @@ def score(  # noqa: PLR0913 - one argument an option of the command
     require_sampled: bool = False,
     max_delta: float | None = None,
     tokens_per_batch: int | None = None,
+    adapter: Path | str | None = None,
     progress: Progress | None = None,
 ) -> ScoreReport:
     """Return what a checkpoint says about the recorded actions, reading every prefix once.
@@ -99,6 +100,7 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         require_sampled: a scored step whose ids are not the sampler's own is a finding.
         max_delta: a log-prob that differs more from the sampler's is a finding; so is having none.
         tokens_per_batch: the most ids of one pass; `None` for what the device holds.
+        adapter: the folder of a LoRA adapter to merge into `model`.
         progress: called after each pass with the steps done, about, and the steps in DATA.
 
     Raises:
@@ -123,8 +125,8 @@ def score(  # noqa: PLR0913 - one argument an option of the command
             check_tokenizer(dataset, _folder(ref_model))
         if tokenizer is None and policy.needs_kinds:
             tokenizer = _own_tokenizer(_folder(model))
-        loaded = _loaded(model, device, dtype)
-        reference = None if ref_model is None else _loaded(ref_model, device, dtype)
+        loaded = _loaded(model, device, dtype, adapter)
+        reference = None if ref_model is None else _loaded(ref_model, device, dtype, None)
         run = _Run(
             loaded,
             sink,
@@ -156,10 +158,12 @@ def _folder(model: LoadedModel | Path | str) -> Path:
     return model.path if isinstance(model, LoadedModel) else Path(model)
 
 
-def _loaded(model: LoadedModel | Path | str, device: str, dtype: str) -> LoadedModel:
+def _loaded(
+    model: LoadedModel | Path | str, device: str, dtype: str, adapter: Path | str | None
+) -> LoadedModel:
     if isinstance(model, LoadedModel):
         return model
-    return load_model(model, device=device, dtype=dtype)
+    return load_model(model, device=device, dtype=dtype, adapter=adapter)
 
 
 def _own_tokenizer(folder: Path) -> Tokenizer | None:

@@ -37,6 +37,8 @@ class StepScores:
         entropy: [A] float32 nats; NaN and `None` as above.
         rank: [A] int32; meaningless where log-prob is NaN, `None` as above.
         ref_logprobs: [A] float32 nats under the reference model; `None` where it gave none.
+        exact_kl: [A] float32 nats, KL(model || reference) over the vocabulary; `None` where not
+            asked.
         context_logprobs: [D + L] float32 nats of delta and tail, NaN as above; `None` where not
             asked.
     """
@@ -47,6 +49,7 @@ class StepScores:
     entropy: Floats | None = None
     rank: Ids | None = None
     ref_logprobs: Floats | None = None
+    exact_kl: Floats | None = None
     context_logprobs: Floats | None = None
 
 
@@ -94,6 +97,7 @@ _NULL_WHERE = {
     "rank": "logprobs",
     "context_logprobs": "context_logprobs",
     "ref_logprobs": "ref_logprobs",
+    "exact_kl": "exact_kl",
 }
 """The columns of numbers, each with the one that is NaN where it has none."""
 

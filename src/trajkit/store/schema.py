@@ -146,6 +146,7 @@ SCORES_COLUMNS: tuple[Column, ...] = (
     _c("rank", _IDS, "[A] number of ids the checkpoint holds likelier, 0 for its first choice"),
     _c("context_logprobs", _FLOATS, "[D + L] the same for delta + tail; null where not asked"),
     _c("ref_logprobs", _FLOATS, "[A] under the reference checkpoint; null where not asked"),
+    _c("exact_kl", _FLOATS, "[A] KL(checkpoint || reference) of the whole vocabulary, nats"),
     _c(
         "status",
         _STRING,

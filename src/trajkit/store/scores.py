@@ -18,6 +18,8 @@ from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
 
 _NUMBERS = ("logprobs", "entropy", "rank", "ref_logprobs")
 _COLUMNS = (*_NUMBERS, "context_logprobs")
+_LATER = ("exact_kl",)
+"""Columns that tables written before them do not have."""
 _HINT = "trajkit score DATA --model DIR -o SCORES.parquet scores the data"
 
 
@@ -29,6 +31,8 @@ class StepNumbers:
         logprobs, entropy: [A] float32 nats, NaN where missing.
         rank: [A] float32 whole numbers, NaN where missing.
         ref_logprobs: [A] float32 nats under a reference checkpoint, NaN where missing.
+        exact_kl: [A] float32 nats, KL(checkpoint || reference) over the vocabulary, NaN where
+            missing.
         context_logprobs: [D + L] float32 nats of delta and tail, NaN where missing.
     """
 
@@ -36,6 +40,7 @@ class StepNumbers:
     entropy: Floats | None
     rank: Floats | None
     ref_logprobs: Floats | None = None
+    exact_kl: Floats | None = None
     context_logprobs: Floats | None = None
 
 
@@ -70,7 +75,8 @@ class Scores:
     def _rows(self, group: int) -> dict[tuple[str, int], StepNumbers]:
         if self._held[0] != group:
             table = self._table.group(group)
-            columns = {name: _lists(table.column(name)) for name in _COLUMNS}
+            there = [name for name in (*_COLUMNS, *_LATER) if name in table.column_names]
+            columns = {name: _lists(table.column(name)) for name in there}
             keys = zip(
                 table.column("trajectory_id").to_pylist(),
                 table.column("step_index").to_pylist(),
@@ -86,7 +92,7 @@ class Scores:
     def _check(self, numbers: StepNumbers, step: Step) -> None:
         around = (step.prompt_delta, step.tail_tokens)
         n_context = sum(len(ids) for ids in around if ids is not None)
-        for name in _COLUMNS:
+        for name in (*_COLUMNS, *_LATER):
             values = getattr(numbers, name)
             n = n_context if name == "context_logprobs" else step.n_action_tokens
             if values is not None and len(values) != n:
