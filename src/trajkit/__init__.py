@@ -1,8 +1,8 @@
 """trajkit: convert and audit the trajectories of LLM agents.
 
 The functions are the commands: `ingest`, `drift_check`, `mask_check`, `mask_view`, `score`,
-`losses`. Each is loaded when first asked for: `import trajkit` costs nothing, and only `score`
-loads torch.
+`losses`. Each is loaded when first asked for: `import trajkit` costs nothing, and only `score` and
+`score_batch`, which scores trajectories with a model in memory, load torch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trajkit.masks.findings import MaskFinding, MaskReport
     from trajkit.records import Segment, SegmentKind, Step, Trajectory
     from trajkit.rl.run import LossesReport, losses
+    from trajkit.scoring.batch import score_batch
     from trajkit.scoring.report import ScoreReport
     from trajkit.scoring.run import score
     from trajkit.sequence import TokenSequence, build_sequences
@@ -56,6 +57,7 @@ __all__ = [
     "open_dataset",
     "read_trajectories",
     "score",
+    "score_batch",
 ]
 
 _HOMES = {
@@ -84,6 +86,7 @@ _HOMES = {
     "open_dataset": "trajkit.store.read",
     "read_trajectories": "trajkit.store.read",
     "score": "trajkit.scoring.run",
+    "score_batch": "trajkit.scoring.batch",
 }
 
 

@@ -116,6 +116,58 @@ def load_model(
     )
 
 
+def loaded_from_module(module: Any, *, name: str = "module") -> LoadedModel:
+    """Return a causal language model of transformers that is in memory, checked like a loaded one.
+
+    It must be in evaluation mode. Its weights are not hashed, so its digest is empty; the result
+    speaks of the weights as they are now.
+
+    Raises:
+        UsageProblem: U103 when it is no such model, or its weights are not whole on one device.
+        NumericError: N104 when its logits cannot be had exactly.
+    """
+
+    def refused(why: str) -> UsageProblem:
+        return UsageProblem("U103", f"the module cannot be scored: {why}")
+
+    if not isinstance(module, torch.nn.Module):
+        raise refused(f"it is a {type(module).__name__}, no torch module")
+    if not hasattr(module, "config") or not hasattr(module, "get_output_embeddings"):
+        kind = type(module).__name__
+        raise refused(f"{kind} is no model of transformers; give the model inside its wrapper")
+    parameters = list(module.parameters())
+    devices = {parameter.device for parameter in parameters}
+    if len(devices) != 1 or next(iter(devices)).type == "meta":
+        raise refused("its weights are not on one device")
+    if not all(map(_is_whole, parameters)):
+        raise refused("its weights are in parts (sharded); gather them first")
+    model: Any = module
+    place, device = Place(file=name), next(iter(devices))
+    head = find_head(model, place)
+    table = model.get_input_embeddings().weight
+    text = model.config.get_text_config()
+    return LoadedModel(
+        model=model,
+        head=head,
+        device=device,
+        dtype=_DTYPE_NAMES.get(table.dtype, str(table.dtype).removeprefix("torch.")),
+        name=name,
+        path=Path(),
+        n_vocab=min(int(table.shape[0]), head.n_rows),
+        max_positions=getattr(text, "max_position_embeddings", None),
+        rope_switch=_rope_switch(text),
+        why_unshared=why_unshared(model, head.body_name),
+        weights_digest="",
+        unused_tensors=(),
+    )
+
+
+def _is_whole(parameter: torch.nn.Parameter) -> bool:
+    """Return whether a parameter is all of its weight: no DTensor, flat shard or empty stand-in."""
+    kinds = type(parameter), type(parameter.data)
+    return kinds == (torch.nn.Parameter, torch.Tensor) and parameter.numel() > 0
+
+
 def choose_device(device: str) -> torch.device:
     """Return the device a word stands for; on a GPU, matrix products keep all of float32.
 
