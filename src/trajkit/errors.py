@@ -176,6 +176,7 @@ ERROR_CODES: dict[str, str] = {
     "F101": "a file cannot be read",
     "F102": "a file cannot be written",
     "F103": "the disk is full",
+    "F104": "another process of the run is gone",
     "R101": "a record is over the size limit",
     "R102": "compressed input grows beyond the limit",
     "R103": "the output path is a link",

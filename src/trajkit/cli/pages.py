@@ -235,6 +235,12 @@ PAGES: dict[str, Page] = {
         "The output does not fit; what was there before is untouched.",
         "Free some room, or write to another disk.",
     ),
+    "F104": Page(
+        "The first process of a run puts together what all have written, and one of them failed or "
+        "fell silent.",
+        "Read that process's own error, then start the run again: finished windows are kept beside "
+        "the output.",
+    ),
     "R101": Page(
         "One record over the limit would take many times its size in memory.",
         "Check that the file holds one record a line.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -53,6 +54,15 @@ def score(
             "--tokens-per-batch", min=1, help="The most tokens of one pass; default: what fits."
         ),
     ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window",
+            metavar="TOKENS",
+            min=1,
+            help="What is planned, kept and shared out together; default: about a million.",
+        ),
+    ] = None,
     require_sampled: Annotated[
         bool,
         typer.Option("--require-sampled", help="Exit 1 if a scored step's ids are not sampled."),
@@ -94,6 +104,7 @@ def score(
                 require_sampled=require_sampled or None,
                 ref_model=ref_model,
                 adapter=adapter,
+                window=window,
                 length=length,
                 train=None if train == "action" else train,
             )
@@ -111,9 +122,12 @@ def score(
         from trajkit.scoring import require_torch
 
         require_torch()
+        from trajkit.scoring.job import job_of
+        from trajkit.scoring.planning.forecast import WINDOW_TOKENS
         from trajkit.scoring.run import score as run
         from trajkit.tokenizer import load_tokenizer
 
+        job = job_of(os.environ)
         report = run(
             data,
             model,
@@ -133,8 +147,14 @@ def score(
             require_sampled=require_sampled,
             max_delta=max_delta,
             tokens_per_batch=tokens_per_batch,
-            progress=printer.progress,
+            window_tokens=window or WINDOW_TOKENS,
+            job=job,
+            progress=printer.progress if job.is_first else None,
         )
+        if not job.is_first:
+            raise typer.Exit
+        if report.n_kept_windows:
+            printer.note(f"went on: {report.n_kept_windows:,} windows were finished before")
         facts = report.to_dict()
         if output_format == "json":
             printer.json(facts)

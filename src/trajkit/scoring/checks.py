@@ -11,6 +11,7 @@ import torch
 
 from trajkit.errors import InputError, Place, UsageProblem
 from trajkit.safe.files import same_file
+from trajkit.scoring.job import Job
 from trajkit.scoring.loader import quiet_transformers
 from trajkit.scoring.model import LoadedModel
 from trajkit.scoring.report import ModelFacts
@@ -67,6 +68,22 @@ def check_target(target: Path | None, dataset: Dataset) -> None:
         raise UsageProblem(
             "U102", "the scores would replace the data they are of", place=Place(file=str(target))
         )
+
+
+def check_job(job: Job, target: Path | None) -> None:
+    """Raise U103 when several processes have no place to put their shares together."""
+    if job.size > 1 and target is None:
+        raise UsageProblem(
+            "U103",
+            f"{job.size} processes put their shares together beside the output, and there is none",
+            hint="give one that all of them can write to with -o scores.parquet",
+        )
+
+
+def take_gpu(job: Job) -> None:
+    """Take the GPU of this process's number on its machine, where there are any."""
+    if job.size > 1 and torch.cuda.is_available():
+        torch.cuda.set_device(job.local_rank % torch.cuda.device_count())
 
 
 def check_tokenizer(dataset: Dataset, folder: Path) -> bool:

@@ -174,6 +174,8 @@ class ScoreReport:
     noise_floor: NoiseFloor | None
     exceeded: tuple[Exceeded, ...]
     out: str | None
+    n_kept_windows: int = 0
+    """Windows that an earlier start had finished; not in the JSON form: all else is the same."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -100,6 +100,8 @@ _NULL_WHERE = {
     "exact_kl": "exact_kl",
 }
 """The columns of numbers, each with the one that is NaN where it has none."""
+NUMBERS = tuple(_NULL_WHERE)
+"""The columns of numbers."""
 
 
 def scores_table(rows: Sequence[StepScores]) -> pa.Table:

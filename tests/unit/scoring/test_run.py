@@ -269,7 +269,7 @@ def test_two_runs_write_the_same_bytes(llama: LoadedModel, data: Path, tmp_path:
 def test_many_rows_are_written_in_groups(
     llama: LoadedModel, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trajkit.scoring.run._GROUP_ROWS", 2)
+    monkeypatch.setattr("trajkit.scoring.under_way._GROUP_ROWS", 2)
     score(data, llama, out=tmp_path / "s.parquet")
     assert pq.read_metadata(tmp_path / "s.parquet").num_row_groups == 3
     assert len(read_scores(tmp_path / "s.parquet")) == 5
@@ -428,6 +428,7 @@ def test_logits_that_are_not_finite_fail_their_trajectory_and_the_run_goes_on(
         "rank": None,
         "context_logprobs": None,
         "ref_logprobs": None,
+        "exact_kl": None,
         "status": "nonfinite",
     }
 

@@ -112,14 +112,16 @@ def forecast(
     )
 
 
-def windows(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
-    """Yield trajectories in stretches whose own ids fit in memory, in order."""
+def windows(
+    trajectories: Iterable[Trajectory], most: int = WINDOW_TOKENS
+) -> Iterator[list[Trajectory]]:
+    """Yield trajectories in stretches of about `most` ids of their own, in order."""
     window: list[Trajectory] = []
     n_tokens = 0
     for trajectory in trajectories:
         window.append(trajectory)
         n_tokens += sum(_own_ids(step) for step in trajectory.steps)
-        if n_tokens >= WINDOW_TOKENS:
+        if n_tokens >= most:
             yield window
             window, n_tokens = [], 0
     if window:
