@@ -25,8 +25,10 @@ def data_at(path: Path, trajectories: Sequence[Trajectory]) -> Path:
     return path
 
 
-def scores_at(path: Path, data: Path, rows: Sequence[Row], *, context: Any = None) -> Path:
-    """Return a table of scores with some rows, as `score -o` writes it."""
+def scores_at(
+    path: Path, data: Path, rows: Sequence[Row], *, context: Any = None, **more: Any
+) -> Path:
+    """Return a table of scores with some rows, as `score -o` writes it; `more` are columns."""
     names, steps, logprobs, references = zip(*rows, strict=True)
     columns: dict[str, Any] = {
         "trajectory_id": names,
@@ -35,6 +37,7 @@ def scores_at(path: Path, data: Path, rows: Sequence[Row], *, context: Any = Non
         "logprobs": logprobs,
         "ref_logprobs": references,
         "context_logprobs": context or [None] * len(rows),
+        **more,
     }
     arrays = [
         pa.array(columns.get(field.name, [None] * len(rows)), field.type) for field in SCORES_SCHEMA

@@ -111,6 +111,12 @@ TRAIN_POLICIES: tuple[TrainPolicy, ...] = (
         trains_context=True,
     ),
     TrainPolicy(
+        name="action-observation",
+        meaning="actions and observations: a policy loss with a world model beside it",
+        counts=lambda token: token.is_action or token.kind is SegmentKind.OBSERVATION,
+        trains_context=True,
+    ),
+    TrainPolicy(
         name="all",
         meaning="every token",
         counts=lambda _: True,

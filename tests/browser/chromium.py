@@ -59,8 +59,16 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[theme])
+        self.look(dark=dark)
+
+    def look(self, *, dark: bool = False, forced: bool = False, medium: str = "") -> None:
+        """Set the theme the system asks for, whether it forces its colours, and the medium."""
+        features = {
+            "prefers-color-scheme": "dark" if dark else "light",
+            "forced-colors": "active" if forced else "none",
+        }
+        listed = [{"name": name, "value": value} for name, value in features.items()]
+        self.call("Emulation.setEmulatedMedia", media=medium, features=listed)
 
     def open(self, file: Path, link: str = "") -> None:
         """Load a file and wait until it has drawn its data."""

@@ -238,6 +238,120 @@ def test_what_is_not_shown_cannot_be_found(opened, marked):
     assert opened.faults == []
 
 
+def test_a_token_is_chosen_without_a_pointer(page, file):
+    assert page.run("document.activeElement.className") == "scroll"
+    page.press("j")
+    page.press("Enter")
+    facts = dict(zip(seen(page, ".inspect dt"), seen(page, ".inspect dd"), strict=True))
+    assert (facts["step"], facts["side"]) == ("1", "action (trained)")
+    page.press("Escape")
+    assert search(page, "Tokyo") == "1 of 4"
+    page.press("Escape")
+    page.press("Enter")
+    assert "Tokyo" in page.run("document.querySelector('.pinned').parentNode.textContent")
+    assert page.run("document.querySelector('.pinned').classList.contains('current')")
+
+
+def test_the_index_is_one_stop_and_its_arrows_walk(page):
+    assert page.run("document.querySelectorAll('.index [tabindex=\"0\"]').length") == 1
+    assert page.run("document.querySelectorAll('[aria-current=true]').length") == 1
+    page.run("document.querySelector('.index [aria-current]').focus()")
+    page.press("ArrowDown")
+    assert "text-only" in page.run("document.activeElement.textContent")
+    page.press("ArrowUp")
+    page.press("ArrowUp")
+    assert "count-people/7" in page.run("document.activeElement.textContent")
+
+
+@pytest.mark.parametrize("width", [320, 1024, 2560])
+def test_every_width_shows_text_and_nothing_stands_outside(page, file, width):
+    page.size(width, 700)
+    page.open(file)
+    assert page.run("document.documentElement.scrollWidth") == width
+    shown = page.run(
+        "(() => { const b = document.querySelector('.row.action .text').getBoundingClientRect();"
+        " return [b.left, b.right, b.width]; })()"
+    )
+    assert 0 < shown[0] < shown[1] <= width
+    assert 150 < shown[2] < 1200
+
+
+def test_a_dark_page_prints_dark_on_white_and_whole(page):
+    page.press("t")
+    page.press("t")
+    assert page.run("document.documentElement.style.colorScheme") == "dark"
+    page.look(medium="print")
+    colour = "getComputedStyle(document.body).color"
+    assert page.run(colour) == "rgb(27, 31, 36)"
+    assert page.run("getComputedStyle(document.querySelector('.scroll')).overflow") == "visible"
+    page.look()
+    assert page.run(colour) == "rgb(215, 220, 226)"
+
+
+def test_forced_colours_leave_the_bar_to_actions_alone(page):
+    page.look(forced=True)
+    look = "getComputedStyle(document.querySelector('.row.{} .bar')).borderLeftColor"
+    assert page.run(look.format("context")) == "rgba(0, 0, 0, 0)"
+    assert page.run(look.format("action")) == "rgb(0, 0, 0)"
+    page.look()
+
+
+HOSTILE = (
+    *("</script><script>window.done=1</script>", "<!--<script>", "<img src=x onerror=done=1>"),
+    *("\u2028\u2029\u202e abc \u200f", "a\u0300" * 200, "\x00\x1b[31m\x85\ufeff", "x" * 5000),
+    *("\U0001f468\u200d\U0001f469", "\u05e9\u05dc\u05d5\u05dd", "__proto__", "", "\ufffe"),
+)
+LINKS = ("#%00%ff", "#</script>", "#/__proto__/0/1", "#/many-7/-1/999999999999", "#%E0%A4%A")
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory):
+    """Return a page of hostile texts and names, and of 2,000 trajectories in one group."""
+    prompt = encoded("q")
+    found = [
+        make_trajectory(
+            [(prompt, encoded(text, control=False))],
+            text[:300],
+            group_id=[text[:50]],
+            reward=[float("inf")],
+            rollout_logprobs=[[float("-inf")] * len(encoded(text, control=False))],
+        )
+        for text in HOSTILE
+    ]
+    found += [make_trajectory([(prompt, [298])], f"many-{i}", group_id=["m"]) for i in range(2000)]
+    views = [view_of(each) for each in found]
+    page = page_of(payload_of([(view, rows(view, TOKENIZER)) for view in views], TOKENIZER))
+    file = tmp_path_factory.mktemp("crowd") / "view.html"
+    file.write_text(page, encoding="ascii")
+    return file
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_hostile_names_texts_links_and_searches_do_nothing(opened, crowd, link):
+    opened.faults.clear()
+    opened.asked.clear()
+    opened.open(crowd, link)
+    for key in "oojdbn":
+        opened.press(key)
+    for text in ("(((['.*\\\\", "id:99999999999999999999", "\u2028", "</script>"):
+        search(opened, text)
+        opened.press("Escape")
+    assert opened.run("typeof window.done") == "undefined"
+    assert opened.run("document.querySelectorAll('script').length") == 2
+    assert opened.faults == []
+    assert {url.partition("#")[0] for url in opened.asked} <= {
+        crowd.absolute().as_uri(),
+        "about:blank",
+    }
+
+
+def test_a_large_group_stands_side_by_side_in_part_and_says_so(opened, crowd):
+    opened.open(crowd, "#/many-7")
+    opened.press("g")
+    opened.wait("document.querySelectorAll('.pane').length === 24")
+    assert seen(opened, ".found") == ["the first 24 of 2,000"]
+
+
 def test_themes_help_and_borders_answer_their_keys(page):
     page.press("t")
     assert page.run("document.documentElement.style.colorScheme") == "light"

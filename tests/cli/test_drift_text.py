@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajkit.cli.drift_text import histogram, of, window_lines, window_rows
-from trajkit.drift.findings import DriftFinding, DriftKind, Route
+from trajkit.cli.drift_text import group_rows, histogram, of, window_lines, window_rows
+from trajkit.drift.findings import UNEXPLAINED, DriftFinding, DriftKind, Route
 from trajkit.drift.price import DriftPrice, Exposure
+from trajkit.drift.ranking import ranked
+from trajkit.drift.routes.record import SELF_CHECKS
 
 
 def found(**given: Any) -> DriftFinding:
@@ -129,3 +131,15 @@ def test_a_window_says_where_it_is():
 )
 def test_a_count_stands_with_its_whole(part, whole, text):
     assert of(part, whole) == text
+
+
+def test_a_broken_record_is_named_by_its_cause_where_that_is_known():
+    logged = [
+        found(kind=DriftKind.RECORD, cause=cause, evidence={"check": "text"})
+        for cause in ("newline-translation", UNEXPLAINED)
+    ]
+    rows = {row[0]: row[-1] for row in group_rows(ranked(logged))[1:]}
+    assert rows == {
+        "check text": SELF_CHECKS["text"],
+        "newline-translation": f"{SELF_CHECKS['text']}: line ends were rewritten",
+    }

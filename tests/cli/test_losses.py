@@ -98,3 +98,17 @@ def test_an_unknown_preset_names_the_systems(files):
     done = trajkit("losses", *files, "--loss", "verl@2026-08/token-men")
     assert done.returncode == 2
     assert "did you mean verl@2026-08/token-mean" in done.stderr
+
+
+def test_each_part_has_its_row(files, tmp_path):
+    data, _ = files
+    rows = [("a", 0, [-1.0, -0.5], None), ("b", 0, [-0.25, -3.0], None)]
+    entropy = [[0.5, 0.25], [1.0, 2.25]]
+    exact = [[0.5, 0.25], None]
+    scores = scores_at(tmp_path / "s.parquet", data, rows, entropy=entropy, exact_kl=exact)
+    done = trajkit("losses", data, scores, "--loss", "ppo_entropy", "--loss", "echo")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^    policy +\S+ +\S+ +4 +4$", done.stdout, re.M)
+    assert re.search(r"^    -0.01 x entropy +1 +4 +4 +4$", done.stdout, re.M)
+    assert re.search(r"echo +null .*--train action-observation", done.stdout)
+    assert "exact KL to the reference model, nats a token: 0.375 (2 tokens)" in done.stdout

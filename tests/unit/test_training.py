@@ -59,6 +59,7 @@ def two_steps() -> TokenSequence:
         ("no-think", "00010000110"),
         ("rewarded", "00110000000"),
         ("observation", "00000100000"),
+        ("action-observation", "00110101110"),
         ("all", "11111111111"),
     ],
 )
@@ -68,8 +69,8 @@ def test_each_policy_counts_what_it_says(policy, mask):
 
 def test_the_policies_are_those_that_are_tested_here_and_each_has_a_sentence():
     names = [policy.name for policy in TRAIN_POLICIES]
-    told = ["action", "last-step", "answer", "no-think", "rewarded", "observation", "all"]
-    assert names == told
+    told = ["action", "last-step", "answer", "no-think", "rewarded", "observation"]
+    assert names == [*told, "action-observation", "all"]
     assert len({policy.meaning for policy in TRAIN_POLICIES}) == len(names)
     with pytest.raises(UsageProblem, match="no-think, rewarded"):
         policy_named("actions")

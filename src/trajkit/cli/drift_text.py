@@ -137,12 +137,14 @@ def _short(digest: str | None) -> str:
 
 def group_rows(groups: Sequence[Group]) -> list[list[str]]:
     """Return a row for each cause, the names of the columns first."""
+    from trajkit.drift.findings import UNEXPLAINED
     from trajkit.drift.ranking import severity_name
 
     rows = [["cause", "kind", "regions", "action tokens", "damages", "what it is"]]
     for group in groups:
         counts = f"{group.n_regions:,}", f"{group.n_action_tokens:,}"
-        name = group.cause if group.check is None else f"check {group.check}"
+        is_named = group.check is None or group.cause != UNEXPLAINED
+        name = group.cause if is_named else f"check {group.check}"
         severity = severity_name(group.severity)
         rows.append([name, group.kind.value, *counts, severity, what_of(group)])
     return rows
@@ -153,10 +155,11 @@ def what_of(group: Group) -> str:
     from trajkit.drift.causes import DRIFT_CAUSES
     from trajkit.drift.routes.record import SELF_CHECKS
 
-    if group.check is not None:
-        return SELF_CHECKS[group.check]
     known = {cause.name: cause.what for cause in DRIFT_CAUSES}
-    return known.get(group.cause, FINDINGS[group.kind])
+    if group.check is None:
+        return known.get(group.cause, FINDINGS[group.kind])
+    parts = [SELF_CHECKS[group.check], known.get(group.cause)]
+    return ": ".join(part for part in parts if part is not None)
 
 
 def fixes(groups: Sequence[Group]) -> dict[str, str]:

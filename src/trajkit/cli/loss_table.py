@@ -22,7 +22,8 @@ Train = Annotated[
     typer.Option(
         "--train",
         metavar="POLICY",
-        help="What counts: action, last-step, answer, no-think, rewarded, observation or all.",
+        help="What counts: action, last-step, answer, no-think, rewarded, observation, "
+        "action-observation or all.",
     ),
 ]
 Length = Annotated[
@@ -42,6 +43,7 @@ def print_losses(printer: Printer, facts: dict[str, Any]) -> None:
     for name, value in facts["losses"].items():
         keys = ("value", "numerator", "denominator", "n_tokens")
         rows.append([name, *(number(value[key]) for key in keys), _remark(value)])
+        rows += [_part(part) for part in value.get("parts", ())]
     printer.table(rows, right="1234", head=True)
     if facts["train"] != "action":
         printer.line(f"  counted: {facts['n_counted_tokens']:,} tokens (--train {facts['train']})")
@@ -51,6 +53,12 @@ def print_losses(printer: Printer, facts: dict[str, Any]) -> None:
     ratio = facts["ratio_source"]
     if ratio is not None:
         printer.line(f"  ratios: {_RATIOS[ratio]}")
+    exact = facts["exact_kl_to_reference"]
+    if exact is not None:
+        printer.line(
+            f"  exact KL to the reference model, nats a token: {number(exact['mean'])} "
+            f"({exact['n']:,} tokens)"
+        )
     kl = facts["kl_to_reference"]
     if kl is not None:
         means = ", ".join(f"{name} {number(kl[name])}" for name in ("k1", "k2", "k3"))
@@ -79,9 +87,20 @@ _INPUTS = {
     "rollout_logprobs": "a comparable log-prob of the sampler",
     "old_logprobs": "a log-prob of the trainer",
     "ref_logprobs": "a log-prob of the reference model",
+    "exact_kl": "an exact KL to the reference model",
+    "entropy": "an entropy",
+    "action_entropy": "an entropy of the action they answer",
+    "group_reward": "a reward in their group",
     "advantages": "an advantage",
     "returns": "a reward",
 }
+
+
+def _part(part: dict[str, Any]) -> list[str]:
+    """Return the row of one part: its name, with the weight that the loss takes it with."""
+    weight = "" if part["weight"] == 1.0 else f"{part['weight']:+g} x "
+    keys = ("value", "numerator", "denominator", "n_tokens")
+    return [f"  {weight}{part['name']}", *(number(part[key]) for key in keys), ""]
 
 
 def _remark(value: dict[str, Any]) -> str:

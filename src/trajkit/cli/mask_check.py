@@ -50,7 +50,7 @@ def mask_check(
             "--train",
             metavar="POLICY",
             help="Judge this loss mask in place of the source's: action, last-step, answer, "
-            "no-think, rewarded, observation, all.",
+            "no-think, rewarded, observation, action-observation, all.",
         ),
     ] = None,
     align: Annotated[
@@ -325,8 +325,8 @@ def _compared(
     trajectory: list[str] | None,
     limit: int | None,
 ) -> MaskComparison:
+    from trajkit.formats.alignment import align_named
     from trajkit.masks.against import compare_masks
-    from trajkit.masks.check import alignment
     from trajkit.masks.sources import Wanted
     from trajkit.tokenizer import load_tokenizer
     from trajkit.training import policy_named
@@ -335,7 +335,7 @@ def _compared(
         only=frozenset(trajectory or ()),
         limit=limit,
         policy=None if train is None else policy_named(train),
-        align=alignment(align),
+        align=align_named(align),
     )
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     return compare_masks(data, against, loaded, wanted)

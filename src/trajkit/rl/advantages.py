@@ -9,8 +9,9 @@ from enum import StrEnum
 import numpy as np
 
 from trajkit.rl.spec import Advantage
-from trajkit.rl.table import F64
+from trajkit.rl.table import F64, Index
 from trajkit.rl.tokens import GroupKind, ScoredTokens
+from trajkit.rl.values import whitened
 
 
 class AdvantageSource(StrEnum):
@@ -36,8 +37,8 @@ def normalised(rewards: F64, epsilon: float) -> F64:
     """Return (R - mean) / (std + epsilon) [G], std with n - 1 in its denominator.
 
     GRPO's outcome advantage (arXiv 2402.03300, section 4.1.2). Epsilon lets equal rewards give 0;
-    it is 1e-6 in verl (`compute_grpo_outcome_advantage`), SkyRL and slime, 1e-4 in TRL, 1e-9 in
-    OpenRLHF.
+    it is 1e-6 in verl (`compute_grpo_outcome_advantage`), SkyRL, slime, ROLL and Search-R1, 1e-4 in
+    TRL, 1e-5 in AReaL, 1e-9 in OpenRLHF.
     """
     return centred(rewards) / (float(rewards.std(ddof=1)) + epsilon)
 
@@ -79,11 +80,23 @@ IN_GROUP: dict[Advantage, Callable[[F64], F64]] = {
     Advantage.GROUP_STD: lambda rewards: normalised(rewards, 1e-6),
     Advantage.GROUP_STD_TRL: lambda rewards: normalised(rewards, 1e-4),
     Advantage.GROUP_STD_OPENRLHF: lambda rewards: normalised(rewards, 1e-9),
+    Advantage.GROUP_STD_AREAL: lambda rewards: normalised(rewards, 1e-5),
     Advantage.GROUP_MEAN: centred,
     Advantage.LEAVE_ONE_OUT: leave_one_out,
     Advantage.LEAVE_ONE_OUT_STD: leave_one_out_normalised,
 }
 """Advantages [G] out of the known rewards [G] of a group, of which there are two or more."""
+
+
+def group_means(returns: F64, groups: Index) -> F64:
+    """Return [M] the mean known return of each trajectory's group, NaN where none is known."""
+    known = ~np.isnan(returns)
+    n_groups = int(groups.max(initial=-1)) + 1
+    sums = np.bincount(groups[known], weights=returns[known], minlength=n_groups)
+    sizes = np.bincount(groups[known], minlength=n_groups)
+    means = np.full(n_groups, np.nan, dtype=np.float64)
+    np.divide(sums, sizes, out=means, where=sizes > 0)
+    return np.where(np.isfinite(means), means, np.nan)[groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,7 +126,7 @@ def group_advantages(
 
     A reward alone in its group has no baseline and so no advantage: it is left out, not set to 0.
     A group is the members given: one of whom others were not selected or not scored has the
-    baseline of those that were.
+    baseline of those that were. Rewards whose squares no float holds have no advantage.
 
     Args:
         returns: [M] return of each trajectory, NaN where unknown.
@@ -134,7 +147,9 @@ def group_advantages(
         if len(rows) < 2:
             n_alone += 1
             continue
-        advantages[rows] = IN_GROUP[advantage](returns[rows])
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = IN_GROUP[advantage](returns[rows])
+        advantages[rows] = np.where(np.isfinite(made), made, np.nan)
     return GroupAdvantages(
         advantages=advantages,
         n_without_baseline=n_alone,
@@ -200,6 +215,8 @@ def token_advantages(tokens: ScoredTokens, advantage: Advantage) -> F64 | None:
         return tokens.recorded_advantages.astype(np.float64)
     if advantage is Advantage.STEP_GAE:
         values = tokens.step_gae[tokens.step]
+    elif advantage is Advantage.STEP_GAE_WHITE:
+        values = whitened(tokens.step_gae)[tokens.step]
     else:
         made = group_advantages(tokens.returns, tokens.groups, advantage)
         values = made.advantages[tokens.trajectory]

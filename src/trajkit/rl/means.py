@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import assert_never
 
 import numpy as np
@@ -33,14 +34,19 @@ def mean_weights(mean: Mean, inputs: LossInputs) -> tuple[F64, int]:
             return ones, _length(inputs)
         case Mean.ROW_LENGTH:
             return ones, _n_of(inputs.rows) * _length(inputs)
-        case Mean.ROW_MEAN:
-            return _by_size(inputs.rows)
-        case Mean.TRAJECTORY_MEAN:
-            return _by_size(inputs.trajectory)
-        case Mean.GROUP_MEAN:
-            return _by_size(inputs.groups)
+        case Mean.ROW_MEAN | Mean.TRAJECTORY_MEAN | Mean.GROUP_MEAN | Mean.STEP_MEAN:
+            return _by_size(_OWNERS[mean](inputs))
         case _:
             assert_never(mean)
+
+
+_OWNERS: dict[Mean, Callable[[LossInputs], Index]] = {
+    Mean.ROW_MEAN: lambda inputs: inputs.rows,
+    Mean.TRAJECTORY_MEAN: lambda inputs: inputs.trajectory,
+    Mean.GROUP_MEAN: lambda inputs: inputs.groups,
+    Mean.STEP_MEAN: lambda inputs: inputs.steps,
+}
+"""What a mean of means is over."""
 
 
 def _by_size(owner: Index) -> tuple[F64, int]:

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 
 from trajkit.records import Floats, Mask
-from trajkit.rl.advantages import TokenAdvantages, advantage_facts, token_advantages
+from trajkit.rl.advantages import (
+    TokenAdvantages,
+    advantage_facts,
+    group_means,
+    token_advantages,
+)
 from trajkit.rl.losses import LossValue, evaluate
 from trajkit.rl.presets import PRESETS
 from trajkit.rl.spec import Advantage, Estimator
@@ -29,6 +34,7 @@ class LossTable:
         ratio_source: which recorded log-probs stand for the old policy, `None` for none.
         kl: the mean of each of Schulman's estimators of KL(checkpoint || reference) over the
             counted tokens with both log-probs, `n_kl_tokens`; `None` without any.
+        exact_kl: the mean of the exact KL over the counted tokens that have one, `n_exact_kl`.
     """
 
     values: Mapping[str, LossValue]
@@ -39,6 +45,8 @@ class LossTable:
     ratio_source: str | None
     kl: Mapping[str, float] | None
     n_kl_tokens: int
+    exact_kl: float | None = None
+    n_exact_kl: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: the keys that `score` and `losses` share."""
@@ -58,6 +66,9 @@ class LossTable:
             "kl_to_reference": None
             if self.kl is None
             else {"n": self.n_kl_tokens, **dict(self.kl)},
+            "exact_kl_to_reference": None
+            if self.exact_kl is None
+            else {"n": self.n_exact_kl, "mean": self.exact_kl},
         }
 
 
@@ -91,6 +102,7 @@ def loss_table(
             made[advantage] = token_advantages(tokens, advantage)
         values[name] = evaluate(PRESETS[name], replace(inputs, advantages=made[advantage]))
     kl, n_kl = _kl(inputs)
+    exact = _exact_kl(inputs)
     return LossTable(
         values=values,
         advantages=advantage_facts(tokens),
@@ -100,11 +112,13 @@ def loss_table(
         ratio_source=_ratio_source(inputs),
         kl=kl,
         n_kl_tokens=n_kl,
+        exact_kl=float(exact.mean()) if len(exact) else None,
+        n_exact_kl=len(exact),
     )
 
 
 def loss_inputs(tokens: ScoredTokens, *, length: int | None = None) -> LossInputs:
-    """Return the table of action tokens that losses are computed on, without advantages."""
+    """Return the table of tokens that losses are computed on, without advantages."""
     comparable = tokens.step_comparable[tokens.step]
     old = tokens.old_logprobs
     return LossInputs(
@@ -116,6 +130,10 @@ def loss_inputs(tokens: ScoredTokens, *, length: int | None = None) -> LossInput
         rollout_logprobs=_usable(tokens.rollout_logprobs, comparable),
         old_logprobs=None if old is None else _usable(old, comparable),
         ref_logprobs=_usable(tokens.ref_logprobs, np.ones_like(comparable)),
+        exact_kl=tokens.exact_kl.astype(np.float64),
+        entropy=tokens.entropy.astype(np.float64),
+        step=tokens.step.astype(np.int64),
+        context=_context(tokens),
         returns=tokens.returns[tokens.trajectory],
         length=length,
     )
@@ -135,6 +153,24 @@ def likelihood_inputs(tokens: ScoredTokens) -> LossInputs:
         trajectory=trajectory,
         row=tokens.step_row[step],
         group=tokens.group_index[trajectory],
+    )
+
+
+def _context(tokens: ScoredTokens) -> LossInputs:
+    """Return the table of the context tokens that losses count."""
+    trajectory = tokens.step_trajectory[tokens.context_step]
+    answers = tokens.context_answers.astype(np.int64)
+    entropy = np.append(tokens.step_entropy, np.nan)  # what answers no action has none
+    rewards = group_means(tokens.returns, tokens.group_index)
+    return LossInputs(
+        logprobs=tokens.context_logprobs.astype(np.float64),
+        loss_mask=np.ones(len(trajectory), dtype=np.bool_),
+        trajectory=trajectory,
+        row=tokens.step_row[tokens.context_step],
+        group=tokens.group_index[trajectory],
+        step=answers,
+        action_entropy=entropy[answers],
+        group_reward=rewards[trajectory],
     )
 
 
@@ -166,14 +202,24 @@ def _kl(inputs: LossInputs) -> tuple[dict[str, float] | None, int]:
     return {str(name): float(each.mean()) for name, each in means.items()}, len(gap)
 
 
+def _exact_kl(inputs: LossInputs) -> F64:
+    """Return the exact KL of the counted tokens that have one."""
+    exact = inputs.exact_kl
+    if exact is None:
+        return np.empty(0, dtype=np.float64)
+    counted = exact[inputs.loss_mask]
+    return counted[~np.isnan(counted)]
+
+
 def _loss(name: str, value: LossValue) -> dict[str, Any]:
     fields = asdict(value)
     why = value.reason
     if value.value is not None and math.isinf(value.value):
-        why = "infinite: an action token has probability 0"
+        why = "infinite: a token has probability 0, or a ratio that no float holds"
     fields["advantage"] = str(PRESETS[name].advantage)
     fields["why_null"] = fields["reason"] = why
-    for each in ("reason", "remark"):
+    fields["parts"] = list(fields["parts"]) or None
+    for each in ("reason", "remark", "parts"):
         if fields[each] is None:
             del fields[each]
     return fields

@@ -156,13 +156,20 @@ def scored_step(step: Step, row: Numbers, counted: Counted | None) -> ScoredStep
     """Return what losses need of a step: its log-probs, and which of them count."""
     if row.logprobs is None:
         raise ValueError("a step without log-probs has no losses")
-    around = row.context_logprobs
+    around, n_before = None, 0
+    if counted is not None and row.context_logprobs is not None:
+        n_delta = 0 if step.prompt_delta is None else len(step.prompt_delta)
+        around = row.context_logprobs[counted.context]
+        n_before = int(counted.context[:n_delta].sum())
     return ScoredStep(
         step=step,
         logprobs=row.logprobs,
         ref_logprobs=row.ref_logprobs,
+        exact_kl=row.exact_kl,
+        entropy=row.entropy,
         loss_mask=None if counted is None else counted.action,
-        context_logprobs=None if counted is None or around is None else around[counted.context],
+        context_logprobs=around,
+        n_before=n_before,
     )
 
 
@@ -175,6 +182,14 @@ class Numbers(Protocol):
 
     @property
     def ref_logprobs(self) -> Floats | None:
+        """Return [A] nats."""
+
+    @property
+    def exact_kl(self) -> Floats | None:
+        """Return [A] nats."""
+
+    @property
+    def entropy(self) -> Floats | None:
         """Return [A] nats."""
 
     @property

@@ -29,9 +29,15 @@ class LossInputs:
         old_logprobs: [N] nats, recorded by the trainer before its update. Where it is `None`, the
             old policy is taken to be the sampler.
         ref_logprobs: [N] nats, under the reference model.
+        exact_kl: [N] nats, KL(checkpoint || reference) over the whole vocabulary.
+        entropy: [N] nats, of the checkpoint's next-token distribution.
+        step: [N] which step the token belongs to; for context, the step whose action it answers.
         advantages: [N] of the estimator that the loss names.
         returns: [N] the return of the token's trajectory.
         length: the constant that some means divide by: a trainer's longest response.
+        action_entropy: [N] nats, for context: the mean over the action it answers.
+        group_reward: [N] the mean return of the token's group.
+        context: the context tokens that losses count, a table of their own.
     """
 
     logprobs: F64
@@ -42,9 +48,15 @@ class LossInputs:
     rollout_logprobs: F64 | None = None
     old_logprobs: F64 | None = None
     ref_logprobs: F64 | None = None
+    exact_kl: F64 | None = None
+    entropy: F64 | None = None
+    step: Index | None = None
     advantages: F64 | None = None
     returns: F64 | None = None
     length: int | None = None
+    action_entropy: F64 | None = None
+    group_reward: F64 | None = None
+    context: LossInputs | None = None
 
     @property
     def rows(self) -> Index:
@@ -55,6 +67,11 @@ class LossInputs:
     def groups(self) -> Index:
         """Return [N] the group of each token."""
         return self.trajectory if self.group is None else self.group
+
+    @property
+    def steps(self) -> Index:
+        """Return [N] the step of each token; without steps, its row."""
+        return self.rows if self.step is None else self.step
 
 
 def column(inputs: LossInputs, name: str) -> F64:

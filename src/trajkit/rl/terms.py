@@ -3,12 +3,14 @@
 A weight of 0 counts 0, whatever it is multiplied with: 0 * -inf is NaN, and a token that a loss
 does not look at must not spoil it. Slopes are those of the term with every `sg` held fast. A ratio
 of a whole row has the slope of GSPO-token (arXiv 2507.18071, eq. 14): where a row's tokens share an
-advantage, that is the gradient of the row's own ratio.
+advantage, that is the gradient of the row's own ratio. Entropy and exact KL are numbers of a whole
+distribution, which one log-prob does not move: their slope here is 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 import numpy as np
@@ -22,11 +24,12 @@ from trajkit.rl.spec import (
     Kl,
     Level,
     Loss,
+    Moved,
     Ratio,
     Term,
     Weigh,
 )
-from trajkit.rl.table import F64, Index, LossInputs, column
+from trajkit.rl.table import F64, LossInputs, column
 
 _Pair: TypeAlias = tuple[F64, F64]
 
@@ -39,38 +42,74 @@ def inputs_of(loss: Loss, inputs: LossInputs) -> tuple[str, ...]:
     if loss.correction is not None:
         names += ["old_logprobs", "rollout_logprobs"]
     if loss.kl is not None:
-        names.append("ref_logprobs")
+        names.append("exact_kl" if loss.kl.estimator is Estimator.EXACT else "ref_logprobs")
+    if loss.entropy:
+        names.append("entropy")
     if loss.advantage is not Advantage.ONE:
         names.append("returns" if loss.advantage is Advantage.RETURN else "advantages")
     return tuple(dict.fromkeys(names))
 
 
-def token_terms(loss: Loss, inputs: LossInputs) -> _Pair:
-    """Return the loss [N] and its slope [N] of tokens that all count and lack nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Terms:
+    """One part of a loss.
+
+    Attributes:
+        name: policy, kl or entropy.
+        weight: what the part is multiplied with.
+        values, slopes: [N] before that.
+    """
+
+    name: str
+    weight: float
+    values: F64
+    slopes: F64
+
+
+def loss_terms(loss: Loss, inputs: LossInputs) -> tuple[Terms, ...]:
+    """Return the parts of a loss at tokens that all count and lack nothing, the policy's first."""
     values, slopes = _policy(loss, inputs)
     if loss.correction is not None:
         weights = importance_weights(loss.correction, inputs)
         values, slopes = _times(weights, values), _times(weights, slopes)
+    parts = [Terms(name="policy", weight=1.0, values=values, slopes=slopes)]
     if loss.kl is not None:
-        penalty, pull = kl_terms(loss.kl, inputs)
-        values, slopes = values + penalty, slopes + pull
+        values, slopes = kl_terms(loss.kl, inputs)
+        parts.append(Terms(name="kl", weight=loss.kl.weight, values=values, slopes=slopes))
+    if loss.entropy:
+        values = column(inputs, "entropy")
+        slopes = np.zeros(len(values), dtype=np.float64)
+        parts.append(Terms(name="entropy", weight=-loss.entropy, values=values, slopes=slopes))
+    return tuple(parts)
+
+
+def token_terms(loss: Loss, inputs: LossInputs) -> _Pair:
+    """Return the loss [N] and its slope [N] of tokens: the parts of `loss_terms`, weighed."""
+    return weighed(loss_terms(loss, inputs))
+
+
+def weighed(parts: Sequence[Terms]) -> _Pair:
+    """Return the sums [N] of values and of slopes, each part times its weight."""
+    values, slopes = parts[0].values, parts[0].slopes
+    for part in parts[1:]:
+        values, slopes = values + part.weight * part.values, slopes + part.weight * part.slopes
     return values, slopes
 
 
 def log_ratio(ratio: Ratio, inputs: LossInputs) -> F64:
     """Return [N] log p - log p_behaviour, of tokens or of their rows; not yet cut."""
     gap = inputs.logprobs - column(inputs, _behaviour(ratio, inputs))
-    return _at_level(gap, ratio.level, inputs.rows)
+    return _at_level(gap, ratio.level, inputs)
 
 
 def importance_weights(correction: Correction, inputs: LossInputs) -> F64:
     """Return [N] the weight of each token's policy term."""
     gap = column(inputs, "old_logprobs") - column(inputs, "rollout_logprobs")
     with np.errstate(over="ignore"):
-        weights = np.exp(_at_level(gap, correction.level, inputs.rows))
+        weights = np.exp(_at_level(gap, correction.level, inputs))
         judged = weights
         if correction.weigh is Weigh.DROP_ROW:
-            judged = np.exp(_at_level(gap, Level.ROW_GEOMETRIC, inputs.rows))
+            judged = np.exp(_at_level(gap, Level.ROW_GEOMETRIC, inputs))
     if correction.weigh is Weigh.TRUNCATE:
         return np.clip(weights, correction.low, correction.high)
     inside = (judged >= correction.low) & (judged <= correction.high)
@@ -78,7 +117,10 @@ def importance_weights(correction: Correction, inputs: LossInputs) -> F64:
 
 
 def kl_terms(kl: Kl, inputs: LossInputs) -> _Pair:
-    """Return the weighted estimate of KL(policy || reference) [N] and its slope."""
+    """Return the estimate of KL(policy || reference) [N] and its slope, not yet weighed."""
+    if kl.estimator is Estimator.EXACT:
+        exact = column(inputs, "exact_kl")
+        return exact, np.zeros(len(exact), dtype=np.float64)
     gap = inputs.logprobs - column(inputs, "ref_logprobs")
     pull = np.ones(len(gap))
     if kl.bound is not None:
@@ -89,7 +131,7 @@ def kl_terms(kl: Kl, inputs: LossInputs) -> _Pair:
     if kl.result is not None:
         pull = pull * (np.abs(values) <= kl.result)
         values = np.clip(values, -kl.result, kl.result)
-    return kl.weight * values, kl.weight * _times(pull, slopes)
+    return values, _times(pull, slopes)
 
 
 _ESTIMATORS: dict[Estimator, Callable[[F64], _Pair]] = {
@@ -97,7 +139,7 @@ _ESTIMATORS: dict[Estimator, Callable[[F64], _Pair]] = {
     Estimator.K2: lambda d: (d**2 / 2.0, d),
     Estimator.K3: lambda d: (np.where(np.isneginf(d), np.inf, np.expm1(-d) + d), -np.expm1(-d)),
 }
-"""Value and slope of each estimator, by d = log p - log p_ref."""
+"""Value and slope of each of Schulman's estimators, by d = log p - log p_ref."""
 
 
 def _behaviour(ratio: Ratio, inputs: LossInputs) -> str:
@@ -131,11 +173,20 @@ def _policy(loss: Loss, inputs: LossInputs) -> _Pair:
             values, slopes = _times(held, inputs.logprobs), held
         case Term.MASK_SHIFT:
             values = np.where(_moved(ratio, inputs, weights), 0.0, _times(weights, -r))
-            slopes = values
+            slopes = np.where(moves, values, 0.0)
+        case Term.MASK_SHIFT_WEIGHT:
+            most = np.inf if ratio.cap is None else ratio.cap
+            held = np.where(
+                _moved(ratio, inputs, weights), 0.0, _times(weights, -np.minimum(r, most))
+            )
+            values, slopes = _times(held, inputs.logprobs), held
+        case Term.SOFT_GATE:
+            values, slopes = _gated(ratio, r, weights)
+            slopes = np.where(moves, slopes, 0.0)
         case _:
             assert_never(loss.term)
     if ratio.square:
-        return values + ratio.square * cut**2, slopes + 2.0 * ratio.square * cut
+        return values + ratio.square * cut**2, slopes + 2.0 * ratio.square * cut * moves
     return values, slopes
 
 
@@ -151,10 +202,35 @@ def _clipped(ratio: Ratio, r: F64, weights: F64) -> _Pair:
     return values, slopes
 
 
+def _gated(ratio: Ratio, r: F64, weights: F64) -> _Pair:
+    """Return -(4 / tau) sigmoid(tau (r - 1)) A and its slope."""
+    tau = np.where(weights > 0.0, ratio.high, ratio.low)
+    gate = 1.0 / (1.0 + np.exp(-tau * (r - 1.0)))
+    return -4.0 / tau * gate * weights, -4.0 * weights * _times(gate * (1.0 - gate), r)
+
+
 def _moved(ratio: Ratio, inputs: LossInputs, weights: F64) -> Mask:
-    """Return [N] where p left p_behaviour by more than allowed, the way the advantage pulls."""
-    shift = np.exp(inputs.logprobs) - np.exp(column(inputs, _behaviour(ratio, inputs)))
-    return np.where(weights > 0.0, shift > ratio.high, shift < -ratio.low)
+    """Return [N] where p left p_behaviour by more than allowed, the way that counts."""
+    behaviour = column(inputs, _behaviour(ratio, inputs))
+    p, q = (np.exp(np.minimum(each, 0.0)) for each in (inputs.logprobs, behaviour))
+    shift = p - q
+    far: F64
+    match ratio.moved:
+        case Moved.EITHER_WAY:
+            return (shift > ratio.high) | (shift < -ratio.low)
+        case Moved.TOTAL_VARIATION:
+            far = np.abs(shift)
+        case Moved.BINARY_KL:
+            others = np.log((1.0 - q + _TINY) / (1.0 - p + _TINY))
+            far = _times(q, behaviour - inputs.logprobs) + (1.0 - q) * others
+        case _:
+            assert_never(ratio.moved)
+    up, down = (shift > 0.0) & (far > ratio.high), (shift < 0.0) & (far > ratio.low)
+    return np.where(weights > 0.0, up, down)
+
+
+_TINY = 1e-8
+"""What verl and SkyRL add to the probability of all other tokens."""
 
 
 def _weights(advantage: Advantage, inputs: LossInputs) -> F64:
@@ -163,13 +239,14 @@ def _weights(advantage: Advantage, inputs: LossInputs) -> F64:
     return column(inputs, "returns" if advantage is Advantage.RETURN else "advantages")
 
 
-def _at_level(gap: F64, level: Level, rows: Index) -> F64:
-    """Return [N] a sum or mean of log-ratios over each token's row, or the log-ratios as given."""
+def _at_level(gap: F64, level: Level, inputs: LossInputs) -> F64:
+    """Return [N] a sum or mean of log-ratios over each token's row or step, or those as given."""
     if level is Level.TOKEN or not len(gap):
         return gap
-    _, which, lengths = np.unique(rows, return_inverse=True, return_counts=True)
+    owner = inputs.steps if level is Level.STEP_GEOMETRIC else inputs.rows
+    _, which, lengths = np.unique(owner, return_inverse=True, return_counts=True)
     found: F64 = np.bincount(which, weights=gap).astype(np.float64)
-    if level is Level.ROW_GEOMETRIC:
+    if level is not Level.ROW_PRODUCT:
         found /= lengths
     return found[which]
 

@@ -1,6 +1,6 @@
 """The scored action tokens of a run as flat columns: all that losses and statistics need.
 
-About 30 bytes a token stay in memory, whatever the size of the data; everything else of a
+About 40 bytes a token stay in memory, whatever the size of the data; everything else of a
 trajectory is let go once its numbers are taken.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +25,8 @@ Group: TypeAlias = tuple[GroupKind, str]
 
 
 _NO_FLOATS: Floats = np.empty(0, dtype=np.float32)
+_Context: TypeAlias = tuple[Floats, NDArray[np.int32], NDArray[np.int32]]
+"""Log-probs [C], the step that brought each token, and the step it answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +45,21 @@ class ScoredStep:
     Attributes:
         logprobs: [A] nats under the checkpoint, NaN where there is none.
         ref_logprobs: [A] nats under a reference model; `None`: those of the record.
+        exact_kl: [A] nats, KL(checkpoint || reference); `None` where it was not computed.
+        entropy: [A] nats, of the checkpoint; `None` where it is not known.
         loss_mask: [A] True where a loss counts the token; `None`: where the policy sampled it.
         context_logprobs: [C] nats of the context tokens that a loss counts; `None`: of none.
+        n_before: how many of those stand in front of the action; the others behind it.
     """
 
     step: Step
     logprobs: Floats
     ref_logprobs: Floats | None = None
+    exact_kl: Floats | None = None
+    entropy: Floats | None = None
     loss_mask: Mask | None = None
     context_logprobs: Floats | None = None
+    n_before: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,23 +69,27 @@ class ScoredTokens:
     Attributes:
         logprobs: [N] float32 nats; -inf where the checkpoint gives the id no probability.
         rollout_logprobs: [N] float32 nats as recorded, NaN where not.
-        ref_logprobs: [N] float32 nats of a reference model, NaN where there are none.
+        ref_logprobs, exact_kl: [N] float32 nats of a reference model, NaN where there are none.
+        entropy: [N] float32 nats of the checkpoint, NaN where it is not known.
         recorded_advantages, old_logprobs: [N] float32; `None` unless every token has one.
         loss_mask: [N] whether a loss counts the token.
         position: [N] int32 index in its action.
         step: [N] int32 index into the per-step columns.
         context_logprobs, context_step: [C] the same of context tokens that a loss counts.
+        context_answers: [C] the step whose action a context token stands behind, -1 for none.
         step_trajectory, step_index: [S]; `step_comparable`: [S] whether recorded log-probs are;
             `step_row`: [S] the token sequence a step stands in; `step_gae`: [S] NaN where there are
-            no values.
-        trajectory_ids, returns, groups: [M]; a return is NaN where no reward is known, a group is
-            `None` where it is unknown.
+            no values; `step_entropy`: [S] nats, the mean over its sampled tokens, NaN as above.
+        trajectory_ids, returns, groups: [M]; a return is NaN where no finite reward is known, a
+            group is `None` where it is unknown.
         n_recorded_advantages: tokens with a recorded advantage.
     """
 
     logprobs: Floats
     rollout_logprobs: Floats
     ref_logprobs: Floats
+    exact_kl: Floats
+    entropy: Floats
     recorded_advantages: Floats | None
     old_logprobs: Floats | None
     loss_mask: Mask
@@ -85,11 +97,13 @@ class ScoredTokens:
     step: NDArray[np.int32]
     context_logprobs: Floats
     context_step: NDArray[np.int32]
+    context_answers: NDArray[np.int32]
     step_trajectory: NDArray[np.int64]
     step_index: NDArray[np.int64]
     step_row: NDArray[np.int64]
     step_comparable: Mask
     step_gae: F64
+    step_entropy: F64
     trajectory_ids: tuple[str, ...]
     returns: F64
     groups: tuple[Group | None, ...]
@@ -124,6 +138,8 @@ _KINDS: dict[str, type[np.generic]] = {
     "logprobs": np.float32,
     "rollout_logprobs": np.float32,
     "ref_logprobs": np.float32,
+    "exact_kl": np.float32,
+    "entropy": np.float32,
     "advantages": np.float32,
     "old_logprobs": np.float32,
     "loss_mask": np.bool_,
@@ -151,10 +167,10 @@ class TokenCollector:
         self.n_neg_inf = 0
         self.not_comparable: Counter[str] = Counter()
         self._columns: dict[str, list[NDArray[Any]]] = {name: [] for name in _KINDS}
-        self._steps: list[tuple[int, int, int, bool, float]] = []
+        self._steps: list[tuple[int, int, int, bool, float, float]] = []
         self._trajectories: list[tuple[str, float, Group | None]] = []
         self._whole = dict.fromkeys(_ALL_OR_NONE, True)
-        self._context: list[tuple[int, Floats]] = []
+        self._context: list[_Context] = []
         self._n_advantages = 0
         self._n_rows = 0
 
@@ -165,15 +181,18 @@ class TokenCollector:
             return
         rows = rows_of(trajectory)
         gae = gae_of_steps(trajectory)
+        numbers: dict[int, int] = {}
         for one in scored:
             index = one.step.step_index
+            numbers[index] = len(self._steps)
+            self._add_context(one, numbers)
             self._add_step(one, self._n_rows + rows.get(index, 0), gae.get(index, np.nan))
         self._n_rows += 1 + max(rows.values(), default=0)
         reward = trajectory.reward
         self._trajectories.append(
             (
                 trajectory.trajectory_id,
-                np.nan if reward is None else reward,
+                reward if reward is not None and np.isfinite(reward) else np.nan,
                 group_of(trajectory),
             )
         )
@@ -190,7 +209,9 @@ class TokenCollector:
             "logprobs": logprobs,
             "rollout_logprobs": _or_nan(step.rollout_logprobs, len(logprobs)),
             "ref_logprobs": _or_nan(ref, len(logprobs)),
-            "advantages": _or_nan(step.advantages, len(logprobs)),
+            "exact_kl": _or_nan(scored.exact_kl, len(logprobs)),
+            "entropy": _or_nan(scored.entropy, len(logprobs)),
+            "advantages": _finite(_or_nan(step.advantages, len(logprobs))),
             "old_logprobs": _or_nan(step.old_logprobs, len(logprobs)),
             "loss_mask": sampled if scored.loss_mask is None else scored.loss_mask,
             "position": np.arange(len(logprobs), dtype=np.int32),
@@ -208,9 +229,21 @@ class TokenCollector:
         for name, column in kept.items():
             if self._whole.get(name, True):
                 self._columns[name].append(column)
-        around = _NO_FLOATS if scored.context_logprobs is None else scored.context_logprobs
-        self._context.append((len(self._steps), around[~np.isnan(around)]))
-        self._steps.append((len(self._trajectories), step.step_index, row, why is None, gae))
+        place = (len(self._trajectories), step.step_index, row, why is None)
+        self._steps.append((*place, gae, _mean(kept["entropy"])))
+
+    def _add_context(self, scored: ScoredStep, numbers: Mapping[int, int]) -> None:
+        """Take what counts around an action; what stands before it answers the parent's."""
+        around = scored.context_logprobs
+        if around is None:
+            return
+        parent, own = scored.step.parent, len(self._steps)
+        asked = -1 if parent is None else numbers.get(parent.step_index, -1)
+        answers = np.full(len(around), own, dtype=np.int32)
+        answers[: scored.n_before] = asked
+        known = ~np.isnan(around)
+        step = np.full(int(known.sum()), own, dtype=np.int32)
+        self._context.append((around[known], step, answers[known]))
 
     def finish(self) -> ScoredTokens:
         """Return the columns of everything that was added."""
@@ -219,27 +252,30 @@ class TokenCollector:
             for name, kind in _KINDS.items()
         }
         whole = {name: self._whole[name] and self.n_tokens > 0 for name in _ALL_OR_NONE}
-        table = np.array(self._steps, dtype=np.float64).reshape(-1, 5)
+        table = np.array(self._steps, dtype=np.float64).reshape(-1, 6)
         owner, index, row, comparable = table[:, :4].T.astype(np.int64)
+        nothing: _Context = (_NO_FLOATS, np.empty(0, np.int32), np.empty(0, np.int32))
+        context = tuple(zip(nothing, *self._context, strict=True))
         return ScoredTokens(
             logprobs=columns["logprobs"],
             rollout_logprobs=columns["rollout_logprobs"],
             ref_logprobs=columns["ref_logprobs"],
+            exact_kl=columns["exact_kl"],
+            entropy=columns["entropy"],
             recorded_advantages=columns["advantages"] if whole["advantages"] else None,
             old_logprobs=columns["old_logprobs"] if whole["old_logprobs"] else None,
             loss_mask=columns["loss_mask"],
             position=columns["position"],
             step=columns["step"],
-            context_logprobs=np.concatenate([_NO_FLOATS, *(part for _, part in self._context)]),
-            context_step=np.repeat(
-                np.array([step for step, _ in self._context], dtype=np.int32),
-                np.array([len(part) for _, part in self._context], dtype=np.int64),
-            ),
+            context_logprobs=np.concatenate(context[0]),
+            context_step=np.concatenate(context[1]),
+            context_answers=np.concatenate(context[2]),
             step_trajectory=owner,
             step_index=index,
             step_row=row,
             step_comparable=comparable.astype(np.bool_),
             step_gae=table[:, 4],
+            step_entropy=table[:, 5],
             trajectory_ids=tuple(name for name, _, _ in self._trajectories),
             returns=np.array([reward for _, reward, _ in self._trajectories], dtype=np.float64),
             groups=tuple(group for _, _, group in self._trajectories),
@@ -311,3 +347,13 @@ def not_comparable(step: Step) -> str | None:
 
 def _or_nan(column: Floats | None, n: int) -> Floats:
     return np.full(n, np.nan, dtype=np.float32) if column is None else column
+
+
+def _finite(values: Floats) -> Floats:
+    """Return the same with NaN for what is infinite: nothing can be weighed by it."""
+    return np.where(np.isinf(values), np.float32(np.nan), values)
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean(dtype=np.float64)) if len(known) else np.nan

@@ -25,6 +25,18 @@ def step_gae(rewards: F64, values: F64, *, gamma: float, lam: float) -> F64:
     return advantages
 
 
+def whitened(advantages: F64) -> F64:
+    """Return (A - mean) / (std + 1e-8) [S] over the known advantages, std with n - 1.
+
+    Agent-R1, `compute_gae_advantage_return`. One alone has no spread, and no advantage.
+    """
+    known = ~np.isnan(advantages)
+    if known.sum() < 2:
+        return np.full(len(advantages), np.nan, dtype=np.float64)
+    gaps = advantages - float(advantages[known].mean())
+    return gaps / (float(advantages[known].std(ddof=1)) + 1e-8)
+
+
 def gae_of_steps(trajectory: Trajectory) -> Mapping[int, float]:
     """Return the advantage of each step by its index: `step_gae` with gamma and lambda 1.
 

@@ -102,6 +102,9 @@ def open_adapter(path: Path | str) -> Adapter:
         message = f"the weight file is damaged: {problem}"
         raise NumericError("N102", message, place=Place(file=str(file))) from problem
     tensors = {_own_name(name): tensor for name, tensor in stored.items()}
+    if len(tensors) < len(stored) or not all(one.is_floating_point() for one in tensors.values()):
+        message = "the adapter's tensors are not floats, or two of them have one place"
+        raise NumericError("N102", message, place=Place(file=str(file)))
     return Adapter(path=path, config=config, tensors=tensors, digest=weights_digest((file,)))
 
 
@@ -174,14 +177,29 @@ def _rank(adapter: Adapter, module: str) -> tuple[int, float]:
     config = adapter.config
     found = [config.get("r"), config.get("lora_alpha")]
     for index, key in enumerate(("rank_pattern", "alpha_pattern")):
-        for pattern, value in (config.get(key) or {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
+        patterns = config.get(key) or {}
+        if not isinstance(patterns, dict):
+            raise _unfit(adapter, f"{key} is no object")
+        for pattern, value in patterns.items():
+            if _names(pattern, module, key, adapter):
                 found[index] = value
                 break
     rank, alpha = found
-    if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float):
+    is_alpha = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if type(rank) is not int or rank < 1 or alpha is None or not is_alpha:
         raise _unfit(adapter, f"{module} has rank {rank!r} and alpha {alpha!r}")
-    return rank, float(alpha)
+    try:
+        return rank, float(alpha)
+    except OverflowError as problem:
+        raise _unfit(adapter, f"the alpha of {module} is not finite") from problem
+
+
+def _names(pattern: str, module: str, key: str, adapter: Adapter) -> bool:
+    """Return whether a pattern names a module: its whole name, or the end of it behind a dot."""
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", module) is not None
+    except re.error as problem:
+        raise _unfit(adapter, f"{key} has {pattern!r}, no regular expression") from problem
 
 
 def _add(
@@ -195,8 +213,9 @@ def _add(
     weight = _place(named, shared, f"{module}.weight", adapter)
     if type(model.get_submodule(module)).__name__ == "Conv1D":  # keeps its weight as [I, O]
         delta = delta.T
-    _check_fit(weight, delta, f"{module}.weight", adapter)
-    weight.copy_(weight.float() + delta)
+    name = f"{module}.weight"
+    _check_shape(weight, delta, name, adapter)
+    _write(weight, weight.float() + delta, name, adapter)
 
 
 def _replace(
@@ -207,8 +226,8 @@ def _replace(
     adapter: Adapter,
 ) -> None:
     weight = _place(named, shared, name, adapter)
-    _check_fit(weight, value, name, adapter)
-    weight.copy_(value)
+    _check_shape(weight, value, name, adapter)
+    _write(weight, value, name, adapter)
 
 
 def _place(
@@ -221,10 +240,14 @@ def _place(
     return named[name]
 
 
-def _check_fit(weight: torch.Tensor, value: torch.Tensor, name: str, adapter: Adapter) -> None:
+def _check_shape(weight: torch.Tensor, value: torch.Tensor, name: str, adapter: Adapter) -> None:
     if weight.shape != value.shape:
         raise _unfit(adapter, f"{name} is {list(weight.shape)}, the adapter's {list(value.shape)}")
-    if not bool(torch.isfinite(value).all()):
+
+
+def _write(weight: torch.Tensor, value: torch.Tensor, name: str, adapter: Adapter) -> None:
+    weight.copy_(value)  # rounds, and may overflow in fp16
+    if not bool(torch.isfinite(weight).all()):
         raise _unfit(adapter, f"what it makes of {name} is not finite")
 
 

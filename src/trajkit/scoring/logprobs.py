@@ -32,12 +32,16 @@ class TokenScores:
         entropy: [N] float32 nats, of the distribution the token was scored under.
         rank: [N] int32, ids strictly likelier than this one; meaningless where log-prob is NaN.
         n_nonfinite: tokens whose row of logits holds NaN or +inf.
+        ref_logprobs: [N] as `logprobs`, under a reference model; `None` without one.
+        exact_kl: [N] float32 nats, KL(model || reference) over the whole vocabulary; as above.
     """
 
     logprobs: Floats
     entropy: Floats
     rank: Ids
     n_nonfinite: int
+    ref_logprobs: Floats | None = None
+    exact_kl: Floats | None = None
 
 
 def token_scores(
@@ -138,39 +142,68 @@ def too_long(loaded: LoadedModel, n_tokens: int, place: Place | None) -> Numeric
 
 @torch.inference_mode()
 def pass_scores(
-    loaded: LoadedModel, reading: Pass, targets: Rows | Ids, *, chunk_rows: int | None = None
+    loaded: LoadedModel,
+    reading: Pass,
+    targets: Rows | Ids,
+    *,
+    reference: LoadedModel | None = None,
+    chunk_rows: int | None = None,
 ) -> TokenScores:
     """Return what one forward pass says of one id [E] for each of its edges, in their order.
 
     No padding and no cache; a pass of several runs sees each id's own path alone. Log-softmax over
-    the whole vocabulary in float32 or better. Ids and length are the caller's to check.
+    the whole vocabulary in float32 or better. Ids and length are the caller's to check. A reference
+    model, of the same vocabulary and on the same device, reads the same pass.
 
     Raises:
         torch.OutOfMemoryError: the pass does not fit in the GPU's memory.
     """
     n_at_once = chunk_rows or _CHUNK_ROWS[loaded.device.type]
+    models = [loaded] if reference is None else [loaded, reference]
+    if reference is not None:
+        n_at_once = max(1, n_at_once // 4)  # two rows of logits, and what their distance takes
     parts = []
     if len(reading.edges):
         ids_T = torch.from_numpy(reading.token_ids.astype(np.int64)).to(loaded.device)
         rows_N = torch.from_numpy(reading.edge_row).to(loaded.device)
         targets_N = torch.from_numpy(targets.astype(np.int64)).to(loaded.device)
-        hidden = _hidden(loaded, reading, ids_T)
-        parts = [
-            _judge(logits_of(loaded.model, loaded.head, hidden, some_N), of_N)
-            for some_N, of_N in zip(
-                torch.split(rows_N, n_at_once), torch.split(targets_N, n_at_once), strict=True
-            )
-        ]
+        hidden = [_hidden(one, reading, ids_T) for one in models]
+        for some_N, of_N in zip(
+            torch.split(rows_N, n_at_once), torch.split(targets_N, n_at_once), strict=True
+        ):
+            logits = [
+                logits_of(one.model, one.head, states, some_N)
+                for one, states in zip(models, hidden, strict=True)
+            ]
+            both = (exact_kl(*logits),) if reference is not None else ()
+            judged = [_judge(each, of_N) for each in logits]
+            parts.append((*judged[0], *both, *(ref[0] for ref in judged[1:])))
     nothing = torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.int32)
-    logprobs, entropy, rank = (
-        torch.cat(pieces).cpu().numpy() for pieces in zip(*(parts or [nothing]), strict=True)
-    )
+    columns = [
+        torch.cat(pieces).cpu().numpy()
+        for pieces in zip(*(parts or [(*nothing, *nothing[: 2 * len(models) - 2])]), strict=True)
+    ]
     return TokenScores(
-        logprobs=logprobs,
-        entropy=entropy,
-        rank=rank,
-        n_nonfinite=int(np.isnan(logprobs).sum()),
+        logprobs=columns[0],
+        entropy=columns[1],
+        rank=columns[2],
+        n_nonfinite=int(np.isnan(columns[0]).sum()),
+        exact_kl=columns[3] if reference is not None else None,
+        ref_logprobs=columns[4] if reference is not None else None,
     )
+
+
+def exact_kl(logits_NV: torch.Tensor, ref_logits_NV: torch.Tensor) -> torch.Tensor:
+    """Return KL(p || q) [N] of two rows of logits, nats: the sum of p (log p - log q).
+
+    Summed in float64. An id that p rules out adds nothing, one that q alone rules out makes it
+    infinite; NaN or +inf among the logits make it NaN.
+    """
+    log_p_NV = logits_NV - logits_NV.logsumexp(1, keepdim=True)
+    log_q_NV = ref_logits_NV - ref_logits_NV.logsumexp(1, keepdim=True)
+    p_NV = log_p_NV.exp()
+    terms_NV = torch.where(p_NV > 0, p_NV * (log_p_NV - log_q_NV), p_NV)
+    return terms_NV.sum(1, dtype=torch.float64).float()
 
 
 def _hidden(loaded: LoadedModel, reading: Pass, ids_T: torch.Tensor) -> Hidden:

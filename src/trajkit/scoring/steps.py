@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -73,6 +73,8 @@ class _Table:
     logprobs: Floats
     entropy: Floats
     rank: Ids
+    ref_logprobs: Floats | None
+    exact_kl: Floats | None
     n_forwards: int
     n_forwarded_tokens: int
 
@@ -82,6 +84,7 @@ def score_trajectories(
     trajectories: Sequence[Trajectory],
     *,
     tokens_per_batch: int | None = None,
+    reference: LoadedModel | None = None,
     told: _Told | None = None,
 ) -> Batch:
     """Return the scores of every step of some trajectories.
@@ -94,6 +97,8 @@ def score_trajectories(
         loaded: the model.
         trajectories: those of one group share the prefixes that they have in common.
         tokens_per_batch: the most ids of one pass; `None` for what the device holds.
+        reference: a model that reads the same passes, for `ref_logprobs` and `exact_kl`; see
+            `read_alike`.
         told: called after each pass with the ids read, and those to read.
 
     Raises:
@@ -108,7 +113,7 @@ def score_trajectories(
     _check_context(loaded, plan)
     budget = tokens_per_batch or default_budget(loaded)
     packs = pack_rows(plan) if loaded.why_unshared else pack_trees(plan, budget)
-    table = _score(loaded, plan, packs, told)
+    table = _score(loaded, plan, packs, told, reference)
     wanted = {one.step: one for one in plan.wanted}
     return Batch(
         scored=tuple(
@@ -164,10 +169,27 @@ def _plan(loaded: LoadedModel, asked: Sequence[_Asked]) -> Plan:
     return plan_tree(grouped(asked))[0]
 
 
-def _score(loaded: LoadedModel, plan: Plan, packs: Sequence[Pack], told: _Told | None) -> _Table:
+def read_alike(loaded: LoadedModel, reference: LoadedModel) -> bool:
+    """Return whether two models can be given the same passes and have the same ids."""
+
+    def needs(one: LoadedModel) -> tuple[object, ...]:
+        shape = one.head.n_rows, one.n_vocab, one.max_positions
+        return one.device, one.why_unshared is None, one.rope_switch, *shape
+
+    return needs(loaded) == needs(reference)
+
+
+def _score(
+    loaded: LoadedModel,
+    plan: Plan,
+    packs: Sequence[Pack],
+    told: _Told | None,
+    reference: LoadedModel | None,
+) -> _Table:
     """Return the scores of every edge; where memory ends, this pass and the next are halved."""
     n_edges = len(plan.edge_row)
     logprobs, entropy = np.full((2, n_edges), np.nan, dtype=np.float32)
+    ref_logprobs, exact_kl = np.full((2, n_edges), np.nan, dtype=np.float32)
     rank = np.zeros(n_edges, dtype=np.int32)
     todo = list(packs[::-1])
     n_forwards, n_read, n_left = 0, 0, sum(pack.n_tokens for pack in packs)
@@ -178,7 +200,7 @@ def _score(loaded: LoadedModel, plan: Plan, packs: Sequence[Pack], told: _Told |
         if not len(edges):
             n_left -= pack.n_tokens
             continue
-        scores = _tried(loaded, reading, plan.edge_target[edges])
+        scores = _tried(loaded, reading, plan.edge_target[edges], reference)
         if scores is None:
             if len(pack.own) < 2:
                 raise memory_full(pack.n_tokens, None)
@@ -186,6 +208,8 @@ def _score(loaded: LoadedModel, plan: Plan, packs: Sequence[Pack], told: _Told |
             n_left = sum(part.n_tokens for part in todo)
             continue
         logprobs[edges], entropy[edges], rank[edges] = scores.logprobs, scores.entropy, scores.rank
+        if scores.ref_logprobs is not None and scores.exact_kl is not None:
+            ref_logprobs[edges], exact_kl[edges] = scores.ref_logprobs, scores.exact_kl
         n_forwards += 1
         n_read += pack.n_tokens
         n_left -= pack.n_tokens
@@ -195,15 +219,19 @@ def _score(loaded: LoadedModel, plan: Plan, packs: Sequence[Pack], told: _Told |
         logprobs=logprobs,
         entropy=entropy,
         rank=rank,
+        ref_logprobs=None if reference is None else ref_logprobs,
+        exact_kl=None if reference is None else exact_kl,
         n_forwards=n_forwards,
         n_forwarded_tokens=n_read,
     )
 
 
-def _tried(loaded: LoadedModel, reading: Pass, targets: Rows) -> TokenScores | None:
+def _tried(
+    loaded: LoadedModel, reading: Pass, targets: Rows, reference: LoadedModel | None
+) -> TokenScores | None:
     """Return the scores of a pass, `None` when it does not fit in memory."""
     try:
-        return pass_scores(loaded, reading, targets)
+        return pass_scores(loaded, reading, targets, reference=reference)
     except torch.OutOfMemoryError:
         pass
     torch.cuda.empty_cache()
@@ -229,6 +257,10 @@ def _rows(
         return _without_numbers(trajectory, statuses, Status.TOO_LONG)
     if any(np.isnan(table.logprobs[some[some >= 0]]).any() for some in edges):
         return _without_numbers(trajectory, statuses, Status.NONFINITE)
+    if table.ref_logprobs is not None:
+        asked = np.concatenate([_NO_EDGES, *edges])
+        if np.isnan(table.ref_logprobs[asked[asked >= 0]]).any():
+            table = replace(table, ref_logprobs=None, exact_kl=None)
     return tuple(
         _row(step, status, wanted.get(step), table)
         for step, status in zip(trajectory.steps, statuses, strict=True)
@@ -248,8 +280,23 @@ def _row(step: Step, status: Status, wanted: Wanted | None, table: _Table) -> St
         column.setflags(write=False)
     rank[known] = table.rank[edges[known]]
     return StepScores(
-        step=step, status=status, logprobs=logprobs, entropy=entropy, rank=read_only(rank)
+        step=step,
+        status=status,
+        logprobs=logprobs,
+        entropy=entropy,
+        rank=read_only(rank),
+        ref_logprobs=_column(table.ref_logprobs, edges),
+        exact_kl=_column(table.exact_kl, edges),
     )
+
+
+def _column(source: Floats | None, edges: Rows) -> Floats | None:
+    if source is None:
+        return None
+    column = np.full(len(edges), np.nan, dtype=np.float32)
+    column[edges >= 0] = source[edges[edges >= 0]]
+    column.setflags(write=False)
+    return column
 
 
 def _without_numbers(

@@ -32,7 +32,7 @@ from trajkit.scoring.report import (
     mismatch_of,
 )
 from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores, scores_table
-from trajkit.scoring.steps import measure_noise, score_trajectories
+from trajkit.scoring.steps import measure_noise, read_alike, score_trajectories
 from trajkit.store.write import ParquetSink
 from trajkit.tokenizer import Tokenizer
 from trajkit.training import TrainPolicy
@@ -128,11 +128,17 @@ class Run:
             if told is not None:
                 told(n_before + n_steps * n_read // n_to_read, self._n_all_steps)
 
-        asked = trajectories
+        asked, together = trajectories, self._reference
+        if together is not None and not read_alike(self._loaded, together):
+            together = None
         if self._counting.policy.trains_context:
-            asked = [with_context_asked(one) for one in trajectories]
+            asked, together = [with_context_asked(one) for one in trajectories], None
         batch = score_trajectories(
-            self._loaded, asked, tokens_per_batch=self._tokens_per_batch, told=tell
+            self._loaded,
+            asked,
+            tokens_per_batch=self._tokens_per_batch,
+            reference=together,
+            told=tell,
         )
         totals = {
             "n_forwards": batch.n_forwards,
@@ -143,7 +149,9 @@ class Run:
         scored = batch.scored
         if self._counting.policy.trains_context:
             scored = tuple(map(without_context_asked, trajectories, scored))
-        if self._reference is not None:
+        if together is not None:
+            totals["n_ref_forwarded_tokens"] = batch.n_forwarded_tokens
+        elif self._reference is not None:
             other = score_trajectories(
                 self._reference, trajectories, tokens_per_batch=self._tokens_per_batch
             )

@@ -10,7 +10,7 @@ from trajkit.sequence import TokenSequence
 from trajkit.tokenizer import Tokenizer
 from trajkit.view.drift import DriftMark
 from trajkit.view.glyphs import HIDDEN
-from trajkit.view.lanes import LANES, rounded
+from trajkit.view.lanes import LANES, json_number, rounded
 from trajkit.view.model import View, pieces_of
 
 
@@ -21,8 +21,8 @@ def view_columns(
 
     A trajectory without prompt ids is one object without tokens. `tokens.text` is null where an id
     by itself is no whole characters; `tokens.bytes` is hex. Id, text and bytes are null where they
-    are not to be shown. `lanes` has a number or null for each token, for each lane with any number;
-    `drift` has what a drift check found.
+    are not to be shown. `lanes` has a number or null for each token, for each lane with any number
+    (an infinite one is "inf" or "-inf"); `drift` has what a drift check found.
 
     Args:
         view: what to show.
@@ -36,7 +36,7 @@ def view_columns(
     common = {
         "trajectory_id": trajectory.trajectory_id,
         "group_id": trajectory.group_id,
-        "reward": trajectory.reward,
+        "reward": json_number(trajectory.reward),
         "n_steps": len(trajectory.steps),
         "n_steps_without_ids": len(view.without_ids),
     }
@@ -90,13 +90,13 @@ def _columns(sequence: TokenSequence, tokenizer: Tokenizer | None) -> dict[str, 
 def _beside(view: View, sequence: TokenSequence) -> dict[str, Any]:
     """Return the numbers of a sequence's actions, and the findings at its tokens."""
     n = len(sequence.token_ids)
-    lanes: dict[str, list[float | None]] = {}
+    lanes: dict[str, list[float | str | None]] = {}
     for lane in LANES:
         for place in sequence.steps:
             values = rounded(lane.of(place.step, view.scores.get(place.step.step_index)))
             if values is not None:
                 column = lanes.setdefault(lane.name, [None] * n)
-                column[place.action_start : place.action_end] = values
+                column[place.action_start : place.action_end] = map(json_number, values)
     marks = [mark for place in sequence.steps for mark in view.marks.get(place.step.step_index, ())]
     return {"lanes": lanes, "drift": [_mark(mark) for mark in marks]}
 

@@ -24,6 +24,7 @@ class DriftMark:
     Attributes:
         start, end: tokens of the sequence that differ; at least one, the next where ids are added.
         is_added: whether the record has no token there and the other side has some.
+        is_behind: whether they are added behind the last token, which is marked in their place.
         kind, cause: as the finding has them.
         other_text: what the other ids spell; `None` where that is not known.
         other_ids: ids in their place; `None` where they are not to be shown.
@@ -36,12 +37,14 @@ class DriftMark:
     cause: str
     other_text: str | None
     other_ids: tuple[int, ...] | None
+    is_behind: bool = False
 
     @property
     def told(self) -> tuple[str, ...]:
         """Return kind, cause and the other text, each safe to print."""
         text = () if self.other_text is None else (f"other text {show_text(self.other_text)}",)
-        return show_text(self.kind), show_text(self.cause), *text
+        behind = ("behind the last token",) if self.is_behind else ()
+        return show_text(self.kind), show_text(self.cause), *text, *behind
 
 
 def with_drift(view: View, findings: Iterable[StepFinding]) -> View:
@@ -86,6 +89,7 @@ def _mark(finding: StepFinding, n_tokens: int) -> DriftMark:
         start=start,
         end=max(start + 1, min(finding.token_start + finding.n_tokens, n_tokens)),
         is_added=not finding.n_tokens,
+        is_behind=not finding.n_tokens and finding.token_start >= n_tokens,
         kind=finding.kind,
         cause=finding.cause,
         other_text=finding.retokenized_text,

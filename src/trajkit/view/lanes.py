@@ -137,3 +137,8 @@ def rounded(values: Floats | None) -> list[float | None] | None:
         return None
     exact = np.round(values.astype(np.float64), 4) + 0.0  # and no negative zero
     return [None if math.isnan(value) else value for value in exact.tolist()]
+
+
+def json_number(value: float | None) -> float | str | None:
+    """Return a number as JSON can hold it; infinite ones are words."""
+    return value if value is None or math.isfinite(value) else f"{value:g}"

@@ -250,6 +250,21 @@ def test_marks_that_one_template_writes_are_another_version():
     assert told("deepseek_v3", unused, other) == [UNEXPLAINED]
 
 
+def test_the_end_of_an_action_that_a_template_does_not_write_is_its_version():
+    parts = (
+        "ok<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
+        "<｜tool▁outputs▁begin｜>",
+    )
+    recorded, other = ids_of("deepseek_v3", *parts), ids_of("deepseek_v3", parts[0], parts[2])
+    action = ((0, len(recorded) - 1),)
+    assert told("deepseek_v3", recorded, other, action=action) == ["template-version"]
+    pair = recorded[:-1], other[:-1]  # a step by itself: nothing shows that the other side goes on
+    assert told("deepseek_v3", *pair, action=action) == [UNEXPLAINED]
+    found = told("deepseek_v3", *pair, action=action, templates=("a", "b"))
+    assert found == ["template-version"]
+
+
 TALK = [
     ("user", "Find me the boat to Gozo, please."),
     ("assistant", "I search for it now."),

@@ -7,6 +7,7 @@ from trajkit.rl.advantages import (
     IN_GROUP,
     centred,
     group_advantages,
+    group_means,
     leave_one_out,
     leave_one_out_normalised,
     normalised,
@@ -98,3 +99,10 @@ def test_every_estimator_is_relative_to_its_group(advantage: Advantage) -> None:
 def test_other_estimators_give_other_numbers() -> None:
     found = {tuple(estimator(REWARDS).tolist()) for estimator in IN_GROUP.values()}
     assert len(found) == len(IN_GROUP)
+
+
+def test_means_of_groups_are_over_known_rewards() -> None:
+    returns = np.array([1.0, math.nan, 0.0, math.nan, 0.5])
+    found = group_means(returns, np.array([0, 0, 0, 1, 2]))
+    np.testing.assert_array_equal(found, [0.5, 0.5, 0.5, math.nan, 0.5])
+    assert len(group_means(np.empty(0), np.empty(0, dtype=np.int64))) == 0

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trajkit.errors import UsageProblem
-from trajkit.rl.losses import LossValue, evaluate, gradient, loss_names
-from trajkit.rl.presets import LOSSES, PRESETS, SYSTEMS
+from trajkit.rl.losses import LossValue, context_gradient, evaluate, gradient, loss_names
+from trajkit.rl.presets import JOINT, LOSSES, PRESETS, SYSTEMS
 from trajkit.rl.spec import Level, Loss, Term
 from trajkit.rl.table import LossInputs
 
@@ -36,6 +36,18 @@ TABLE = LossInputs(
 FULL = replace(
     TABLE,
     row=np.array([0, 0, 0, 1, 7, 7, 7, 8]),
+    step=np.array([0, 0, 0, 1, 2, 2, 2, 3]),
+    entropy=f64([NAN, 0.5, 1.5, 1.0, NAN, 2.0, 0.25, 0.75]),
+    exact_kl=f64([NAN, 0.1, 0.2, 0.0, NAN, 0.4, 0.05, 0.25]),
+    context=LossInputs(
+        logprobs=f64([-1.0, -3.0, -0.5, -2.0, -4.0]),
+        loss_mask=np.ones(5, dtype=np.bool_),
+        trajectory=np.array([0, 0, 0, 7, 7]),
+        row=np.array([0, 0, 1, 7, 7]),
+        step=np.array([0, 0, 1, 2, 2]),
+        action_entropy=f64([0.8, 0.8, 0.3, 0.9, 0.9]),
+        group_reward=f64([0.25, 0.25, 0.25, 0.75, 0.75]),
+    ),
     group=np.zeros(8, dtype=np.int64),
     old_logprobs=ROLLOUT + np.log(f64([1.0, 2.2, 0.4, 1.0, 1.0, 1.3, 3.5, 0.9])),
     ref_logprobs=np.where(np.isnan(ROLLOUT), NAN, -1.5),
@@ -47,11 +59,20 @@ def value(name: str, inputs: LossInputs = TABLE) -> LossValue:
     return evaluate(PRESETS[name], inputs)
 
 
-def has_stopped_gradients(loss: Loss) -> bool:
-    """Return whether differences of the value are not the slope: a factor is held fast."""
-    if loss.ratio is None:
-        return False
-    return loss.term is Term.CLIP_WEIGHT or loss.ratio.level is not Level.TOKEN
+def moved(loss: Loss, inputs: LossInputs, at: int, by: float) -> float:
+    """Return the loss with one log-prob moved, and with it what a stopped gradient holds fast.
+
+    A ratio that is held stays what it is when both of its log-probs move.
+    """
+    columns = ["logprobs"]
+    if loss.term in (Term.CLIP_WEIGHT, Term.MASK_SHIFT_WEIGHT):
+        columns += ["old_logprobs", "rollout_logprobs"]
+    changed = {name: getattr(inputs, name).copy() for name in columns}
+    for each in changed.values():
+        each[at] += by
+    found = evaluate(loss, replace(inputs, **changed)).value
+    assert found is not None
+    return found
 
 
 def test_nll_is_minus_the_mean_over_tokens() -> None:
@@ -129,26 +150,48 @@ def test_what_stands_on_context_tokens_does_not_matter(name: str) -> None:
         slopes = gradient(PRESETS[name], inputs)
         assert (slopes[~FULL.loss_mask] == 0.0).all()
         assert slopes[FULL.loss_mask].any() or "gspo" in name  # whose clip holds all of these
+    assert not context_gradient(replace(PRESETS[name], observed=None), FULL).any()
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, loss in PRESETS.items() if not has_stopped_gradients(loss)]
-)
+@pytest.mark.parametrize("name", PRESETS)
 def test_the_slope_is_what_central_differences_measure(name: str) -> None:
-    base = np.where(FULL.loss_mask, FULL.logprobs, -1.0)
-    slopes = gradient(PRESETS[name], replace(FULL, logprobs=base))
-    for at in range(len(base)):
-        moved = []
-        for sign in (1.0, -1.0):
-            logprobs = base.copy()
-            logprobs[at] += sign * 1e-5
-            found = value(name, replace(FULL, logprobs=logprobs)).value
-            assert found is not None
-            moved.append(found)
-        measured = (moved[0] - moved[1]) / 2e-5
+    loss = PRESETS[name]
+    inputs = replace(FULL, logprobs=np.where(FULL.loss_mask, FULL.logprobs, -1.0))
+    if loss.ratio is not None and loss.ratio.level is not Level.TOKEN:
+        # the tokens of a row share their advantage there, or the slope is GSPO-token's; the ratios
+        # of rows are sqrt(0.75), 1, sqrt(0.55) and 1.5, outside of GSPO's clip: on its free side
+        shared = f64([NAN, 1.0, 1.0, -2.0, NAN, 0.5, 0.5, -2.0])
+        inputs = replace(inputs, advantages=shared, old_logprobs=None)
+    slopes = gradient(loss, inputs)
+    for at in range(len(slopes)):
+        above, below = (moved(loss, inputs, at, by) for by in (1e-5, -1e-5))
+        measured = (above - below) / 2e-5
         assert slopes[at] == pytest.approx(measured, rel=1e-7, abs=1e-8)
         if not FULL.loss_mask[at]:
             assert measured == 0.0
+    assert slopes.any()
+
+
+@pytest.mark.parametrize("name", [n for n, loss in PRESETS.items() if loss.observed is not None])
+def test_the_slope_at_observations_is_what_central_differences_measure(name: str) -> None:
+    loss, context = PRESETS[name], FULL.context
+    assert context is not None
+    slopes = context_gradient(loss, FULL)
+    for at in range(len(slopes)):
+        found = []
+        for by in (1e-5, -1e-5):
+            logprobs = context.logprobs.copy()
+            logprobs[at] += by
+            moved_context = replace(context, logprobs=logprobs)
+            found.append(value(name, replace(FULL, context=moved_context)).value)
+        assert found[0] is not None
+        assert found[1] is not None
+        assert slopes[at] == pytest.approx((found[0] - found[1]) / 2e-5, rel=1e-7, abs=1e-9)
+    assert (slopes <= 0.0).all()
+    assert slopes.any()
+    np.testing.assert_array_equal(
+        gradient(loss, FULL), gradient(replace(loss, observed=None), FULL)
+    )
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -184,6 +227,9 @@ def test_an_empty_mask_gives_no_value(name: str) -> None:
         ("grpo_kl", "ref_logprobs", "reference model"),
         ("verl@2026-08/token-mean+is-token", "old_logprobs", "log-probs of the trainer"),
         ("ppo_gae", "advantages", "no values of a critic"),
+        ("agent-r1@2026-04/step-gae", "advantages", "no values of a critic"),
+        ("ppo_entropy", "entropy", "no entropies"),
+        ("grpo_exact_kl", "exact_kl", "no exact_kl in the scores"),
         ("verl@2026-01/seq-mean-token-sum-norm", "length", "--length"),
     ],
 )
@@ -390,4 +436,113 @@ def test_names_are_papers_presets_systems_or_all() -> None:
         assert caught.value.code == "U103"
         assert (caught.value.hint is None) == (hint is None)
         assert hint is None or hint in (caught.value.hint or "")
-    assert set(SYSTEMS) | set(LOSSES) == set(PRESETS)
+    assert set(SYSTEMS) | set(LOSSES) | set(JOINT) == set(PRESETS)
+    assert loss_names(["echo"]) == ("echo",)
+
+
+# the policy's part is as without the others; the parts add up with their weights
+def test_an_entropy_bonus_lowers_the_loss_by_its_coefficient_a_nat() -> None:
+    found = value("ppo_entropy", FULL)
+    plain = value("ppo_clip", FULL)
+    assert plain.numerator is not None
+    assert found.numerator == pytest.approx(plain.numerator - 0.01 * 6.0, abs=1e-12)
+    policy, entropy = found.parts
+    assert (policy.value, policy.denominator) == (plain.value, 6)
+    assert (entropy.name, entropy.weight, entropy.numerator) == ("entropy", -0.01, 6.0)
+    assert plain.parts == ()
+    np.testing.assert_array_equal(
+        gradient(PRESETS["ppo_entropy"], FULL), gradient(PRESETS["ppo_clip"], FULL)
+    )
+
+
+# trajectory 0: (0.1 + 0.2 + 0) / 3 = 0.1; trajectory 7: (0.4 + 0.05 + 0.25) / 3 = 0.7 / 3
+def test_an_exact_kl_is_taken_as_it_was_scored() -> None:
+    found = value("grpo_exact_kl", FULL)
+    plain = value("grpo", FULL).value
+    assert plain is not None
+    policy, kl = found.parts
+    assert (kl.name, kl.weight, kl.denominator) == ("kl", 0.04, 2)
+    assert kl.numerator == pytest.approx(0.1 + 0.7 / 3, abs=1e-12)
+    assert policy.value == plain
+    assert found.value == pytest.approx(plain + 0.04 * (0.1 + 0.7 / 3) / 2, abs=1e-12)
+
+
+# -log p of observations: 1, 3, 0.5 in trajectory 0 (rows 0, 0, 1), 2, 4 in trajectory 7
+@pytest.mark.parametrize(
+    ("name", "weight", "numerator", "denominator", "n"),
+    [
+        ("env_sft", 1.0, 4.5 / 3 + 6.0 / 2, 2, 5),
+        ("echo", 0.05, 4.5 / 3 + 6.0 / 2, 2, 5),
+        ("echo_token_mean", 0.05, 10.5, 5, 5),
+        ("rllm@2026-06/echo", 0.05, 4.0 / 2 + 0.5 + 6.0 / 2, 3, 5),
+        ("prime-rl@2026-08/echo", 0.1, 10.5, 5, 5),
+        # actions of entropy 0.9, 0.8, 0.3: the half of three is two, steps 0 and 2
+        ("paw_select", 0.05, 4.0 / 2 + 6.0 / 2, 2, 4),
+        (
+            "paw_tolerant",
+            0.05,
+            (3 - math.exp(-1) - math.exp(-3) - math.exp(-0.5)) / 3
+            + (2 - math.exp(-2) - math.exp(-4)) / 2,
+            2,
+            5,
+        ),
+        ("paw_adaptive", 0.05, 0.75 * 4.5 / 3 + 0.25 * 6.0 / 2, 2, 5),
+        (
+            "paw",
+            0.05,
+            0.75 * (2 - math.exp(-1) - math.exp(-3)) / 2
+            + 0.25 * (2 - math.exp(-2) - math.exp(-4)) / 2,
+            2,
+            4,
+        ),
+    ],
+)
+def test_a_loss_on_observations_stands_beside_the_policys(
+    name: str, weight: float, numerator: float, denominator: int, n: int
+) -> None:
+    found = value(name, FULL)
+    policy, observation = found.parts
+    assert (observation.name, observation.weight) == ("observation", weight)
+    assert observation.numerator == pytest.approx(numerator, abs=1e-12)
+    assert (observation.denominator, observation.n_tokens) == (denominator, n)
+    alone = evaluate(replace(PRESETS[name], observed=None), FULL)
+    assert policy.value == alone.value
+    assert found.value == pytest.approx(policy.value + weight * numerator / denominator, abs=1e-12)
+    assert (found.numerator, found.denominator, found.n_tokens) == (None, None, 6 + n)
+
+
+def test_an_observed_loss_without_observations_says_what_it_lacks() -> None:
+    context = FULL.context
+    assert context is not None
+    nothing = replace(context, loss_mask=np.zeros(5, dtype=np.bool_))
+    for missing in (None, nothing):
+        found = value("echo", replace(FULL, context=missing))
+        assert found.value is None
+        assert "--train action-observation" in (found.reason or "")
+        assert not gradient(PRESETS["echo"], replace(FULL, context=missing)).any()
+    unknown = replace(context, action_entropy=np.full(5, NAN), group_reward=None)
+    inputs = replace(FULL, context=unknown)
+    assert "entropy of an action" in (value("paw_select", inputs).reason or "")
+    assert "reward of the groups" in (value("paw_adaptive", inputs).reason or "")
+    assert value("paw_adaptive", inputs).left_out == {"group_reward": 5}
+    assert value("echo", inputs).value is not None
+    assert value("echo", replace(TABLE, old_logprobs=None, context=None)).value is None
+
+
+def test_observations_without_an_input_are_left_out_and_counted() -> None:
+    context = FULL.context
+    assert context is not None
+    partial = replace(context, action_entropy=f64([0.8, 0.8, 0.3, NAN, NAN]))
+    found = value("paw_select", replace(FULL, context=partial))
+    assert found.left_out == {"action_entropy": 2}
+    assert found.n_left_out == 2
+    assert (found.parts[1].denominator, found.parts[1].n_tokens) == (1, 2)
+
+
+def test_infinite_terms_of_both_signs_have_no_value() -> None:
+    logprobs = TABLE.logprobs.copy()
+    logprobs[[1, 5]] = -INF
+    inputs = replace(TABLE, logprobs=logprobs, returns=np.where(TABLE.trajectory == 0, 1.0, -1.0))
+    found = value("reinforce", inputs)
+    assert (found.value, found.numerator, found.denominator) == (None, None, 0)
+    assert "both signs" in (found.reason or "")

@@ -17,6 +17,7 @@ TABLE = LossInputs(
     trajectory=np.array([5, 5, 5, 9, 9, 9, 7, 7]),
     row=np.array([0, 1, 1, 2, 2, 2, 3, 3]),
     group=np.array([4, 4, 4, 4, 4, 4, 2, 2]),
+    step=np.array([0, 1, 1, 2, 2, 3, 4, 4]),
     length=10,
 )
 LOSSES = np.array([8.0, 2.0, 4.0, 3.0, 3.0, 6.0, 5.0, 1.0])
@@ -34,6 +35,7 @@ LOSSES = np.array([8.0, 2.0, 4.0, 3.0, 3.0, 6.0, 5.0, 1.0])
         (Mean.TRAJECTORY_SUM, 32.0, 3),
         (Mean.TRAJECTORY_MEAN, 14.0 / 3 + 4.0 + 3.0, 3),
         (Mean.GROUP_MEAN, 26.0 / 6 + 3.0, 2),
+        (Mean.STEP_MEAN, 8.0 + 3.0 + 3.0 + 6.0 + 3.0, 5),
     ],
 )
 def test_each_mean_by_hand(mean: Mean, numerator: float, denominator: int) -> None:
@@ -58,12 +60,12 @@ def test_a_length_that_nobody_gave_is_a_mistake_of_the_caller(mean: Mean) -> Non
         mean_weights(mean, table)
 
 
-def test_without_rows_and_groups_a_trajectory_is_both() -> None:
+def test_without_rows_steps_and_groups_a_trajectory_is_all_three() -> None:
     table = LossInputs(
         logprobs=np.zeros(3),
         loss_mask=np.ones(3, dtype=np.bool_),
         trajectory=np.array([4, 4, 1]),
     )
-    for mean in (Mean.ROW_MEAN, Mean.GROUP_MEAN, Mean.TRAJECTORY_MEAN):
+    for mean in (Mean.ROW_MEAN, Mean.GROUP_MEAN, Mean.TRAJECTORY_MEAN, Mean.STEP_MEAN):
         weights, denominator = mean_weights(mean, table)
         assert (weights.tolist(), denominator) == ([0.5, 0.5, 1.0], 2)

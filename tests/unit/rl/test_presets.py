@@ -9,17 +9,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from trajkit.rl.advantages import token_advantages
-from trajkit.rl.losses import evaluate
-from trajkit.rl.presets import LOSSES, PRESETS, SYSTEMS
-from trajkit.rl.report import loss_inputs
-from trajkit.rl.spec import Advantage, Loss, Term
+from trajkit.rl.presets import JOINT, LOSSES, PRESETS, SYSTEMS
+from trajkit.rl.report import loss_table
+from trajkit.rl.spec import Loss, Term
 from trajkit.rl.tokens import ScoredTokens
 
 RNG = np.random.default_rng(7)
 LENGTHS = (4, 3, 5, 2, 6, 3, 1)
 OWNERS = (0, 0, 1, 2, 3, 3, 4)
-"""Seven rows of five trajectories, whose two groups are a, a, a, b, b."""
+"""Seven steps in six rows of five trajectories, whose two groups are a, a, a, b, b."""
 
 
 def tokens(*, wild: bool) -> ScoredTokens:
@@ -27,6 +25,7 @@ def tokens(*, wild: bool) -> ScoredTokens:
     n = sum(LENGTHS)
     logprobs = RNG.uniform(-4.0, -0.1, n)
     old = logprobs + RNG.normal(0.0, 0.6, n)
+    logprobs[0], old[0] = np.log(0.75), np.log(0.5)  # moved by 0.25, and by a KL of 0.14
     if wild:
         old[[2, 9]] -= 23.0
         old[[3, 13]] += 23.0
@@ -36,21 +35,27 @@ def tokens(*, wild: bool) -> ScoredTokens:
         "old_logprobs": old,
         "rollout_logprobs": old + RNG.normal(0.0, 1.2, n),
         "ref_logprobs": logprobs - RNG.uniform(-2.0, 6.0, n),
+        "exact_kl": RNG.uniform(0.0, 1.0, n),
+        "entropy": RNG.uniform(0.0, 3.0, n),
     }
     return ScoredTokens(
         logprobs=floats["logprobs"].astype(np.float32),
         old_logprobs=floats["old_logprobs"].astype(np.float32),
         rollout_logprobs=floats["rollout_logprobs"].astype(np.float32),
         ref_logprobs=floats["ref_logprobs"].astype(np.float32),
-        context_logprobs=np.empty(0, dtype=np.float32),
-        context_step=np.empty(0, dtype=np.int32),
+        exact_kl=floats["exact_kl"].astype(np.float32),
+        entropy=floats["entropy"].astype(np.float32),
+        context_logprobs=RNG.uniform(-5.0, -0.1, 9).astype(np.float32),
+        context_step=np.array([1, 1, 1, 3, 3, 5, 5, 5, 5], dtype=np.int32),
+        context_answers=np.array([0, 0, 0, 2, 2, 4, 4, 4, 4], dtype=np.int32),
         recorded_advantages=None,
         loss_mask=np.ones(n, dtype=np.bool_),
         position=np.zeros(n, dtype=np.int32),
         step=np.repeat(np.arange(len(LENGTHS)), LENGTHS).astype(np.int32),
         step_trajectory=np.array(OWNERS, dtype=np.int64),
         step_index=np.zeros(len(LENGTHS), dtype=np.int64),
-        step_row=np.arange(len(LENGTHS), dtype=np.int64),
+        step_row=np.array([0, 1, 2, 3, 4, 4, 5], dtype=np.int64),
+        step_entropy=RNG.uniform(0.0, 3.0, len(LENGTHS)),
         step_comparable=np.ones(len(LENGTHS), dtype=np.bool_),
         step_gae=RNG.normal(0.0, 1.0, len(LENGTHS)),
         trajectory_ids=tuple("vwxyz"),
@@ -66,21 +71,15 @@ def meaning(loss: Loss) -> Loss:
 
 
 def values(batch: ScoredTokens) -> dict[str, float]:
-    inputs = loss_inputs(batch, length=9)
-    found = {}
-    for name, loss in PRESETS.items():
-        made = None
-        if loss.advantage not in (Advantage.ONE, Advantage.RETURN):
-            made = token_advantages(batch, loss.advantage)
-        value = evaluate(loss, replace(inputs, advantages=made)).value
-        assert value is not None, name
-        found[name] = value
-    return found
+    table = loss_table(batch, list(PRESETS), length=9)
+    found = {name: each.value for name, each in table.values.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def test_two_presets_agree_exactly_where_they_say_the_same() -> None:
     """The whole matrix: equal meaning and equal value, other meaning and another value."""
     tame, wild = values(tokens(wild=False)), values(tokens(wild=True))
+    assert list(tame) == list(wild) == list(PRESETS)
     told_apart = 0
     for one, other in combinations(PRESETS, 2):
         same = all(
@@ -89,26 +88,58 @@ def test_two_presets_agree_exactly_where_they_say_the_same() -> None:
         assert same == (meaning(PRESETS[one]) == meaning(PRESETS[other])), (one, other)
         told_apart += not same
     n = len(PRESETS)
-    assert told_apart == n * (n - 1) // 2 - 3
+    n_same = sum(len(names) * (len(names) - 1) // 2 for names, _ in ONE_LOSS)
+    assert told_apart == n * (n - 1) // 2 - n_same
+
+
+ONE_LOSS = [
+    (
+        [
+            "ppo_clip",
+            "roll@2026-08/token-mean",
+            "slime@2026-08/per-token",
+            "miles@2026-08/per-token",
+        ],
+        "all three do what the paper says, over the tokens of the batch",
+    ),
+    (
+        ["grpo", "slime@2026-08/per-rollout", "miles@2026-08/per-rollout"],
+        "a rollout is the paper's output, and miles comes from slime",
+    ),
+    (
+        ["verl@2026-08/token-mean", "agent-r1@2026-04/token-mean", "skyrl@2026-08/dual_clip"],
+        "Agent-R1's trainer is verl's; SkyRL has the same bounds and constants",
+    ),
+    (
+        ["verl@2026-01/seq-mean-token-sum-norm", "agent-r1@2026-04/seq-mean-token-sum-norm"],
+        "Agent-R1 kept the meaning that verl has left",
+    ),
+    (
+        ["trl@2026-07/dapo", "trl@2026-07/bnpo"],
+        "local and global batch are one where the table is the batch",
+    ),
+    (
+        ["slime@2026-08/per-rollout+tis", "miles@2026-08/per-rollout+tis"],
+        "miles comes from slime",
+    ),
+]
+"""Presets that are meant to be one loss, and why."""
 
 
 def test_which_presets_are_one_loss_under_several_names() -> None:
     by_meaning: dict[str, list[str]] = {}
     for name, loss in PRESETS.items():
         by_meaning.setdefault(repr(meaning(loss)), []).append(name)
-    assert [names for names in by_meaning.values() if len(names) > 1] == [
-        ["ppo_clip", "slime@2026-08/per-token"],
-        ["grpo", "slime@2026-08/per-rollout"],
-        ["verl@2026-08/token-mean", "skyrl@2026-08/dual_clip"],
-    ]
+    found = [names for names in by_meaning.values() if len(names) > 1]
+    assert found == [names for names, _ in ONE_LOSS]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_systems_preset_is_named_by_system_version_and_mode(name: str) -> None:
-    assert re.fullmatch(r"[a-z-]+@\d{4}-\d\d/[a-z_+-]+", name)
+    assert re.fullmatch(r"[a-z1-]+@\d{4}-\d\d/[a-z_+-]+", name)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [*LOSSES, *JOINT])
 def test_a_papers_loss_is_a_word(name: str) -> None:
     assert re.fullmatch(r"[a-z_]+", name)
 
@@ -120,5 +151,5 @@ def test_every_loss_says_what_it_is_and_where_it_is_from(name: str) -> None:
     assert re.search(source, loss.source)
     assert len(loss.formula) > 10
     assert (loss.ratio is None) == (loss.term is Term.LOGPROB)
-    if name in LOSSES:
+    if name in LOSSES or name in JOINT:
         assert "mean over" in loss.formula

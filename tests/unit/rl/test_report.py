@@ -149,3 +149,39 @@ def test_the_json_has_numerator_denominator_and_why() -> None:
     assert "probability 0" in found["losses"]["nll"]["why_null"]
     assert found["group_sizes"] == {"min": 2, "max": 2}
     assert (found["train"], found["length"], found["n_counted_tokens"]) == ("action", None, 6)
+
+
+def test_an_exact_kl_is_a_mean_over_the_counted_tokens_that_have_one() -> None:
+    exact = np.array([0.25, np.nan], dtype=np.float32)
+    made = make_trajectory([([1], [5, 6])], "a")
+    found = loss_table(collected(made, exact_kl=exact), [])
+    assert (found.exact_kl, found.n_exact_kl) == (0.25, 1)
+    assert found.to_dict()["exact_kl_to_reference"] == {"n": 1, "mean": 0.25}
+    assert loss_table(collected(made), []).to_dict()["exact_kl_to_reference"] is None
+
+
+def test_the_parts_of_a_loss_are_in_its_json() -> None:
+    given = {"rollout_logprobs": [[-1.0, -1.0], [-1.0]]}
+    entropies = iter((np.array([0.5, 1.5], np.float32), np.array([1.0], np.float32)) * 2)
+    collector = TokenCollector()
+    for trajectory in pair(**given):
+        steps = [
+            ScoredStep(
+                step=step,
+                logprobs=np.full(step.n_action_tokens, -1.0, dtype=np.float32),
+                entropy=next(entropies),
+            )
+            for step in trajectory.steps
+        ]
+        collector.add(trajectory, steps)
+    found = loss_table(collector.finish(), ["ppo_entropy"]).to_dict()["losses"]["ppo_entropy"]
+    assert [part["name"] for part in found["parts"]] == ["policy", "entropy"]
+    assert found["parts"][1] == {
+        "name": "entropy",
+        "weight": -0.01,
+        "value": 1.0,
+        "numerator": 6.0,
+        "denominator": 6,
+        "n_tokens": 6,
+    }
+    assert found["value"] == pytest.approx(-0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.builders import make_step, make_trajectory, tiny_tokenizer
 from tests.loss_builders import Row, data_at, scores_at
 from trajkit.errors import NumericError, TrajkitError
-from trajkit.records import Trajectory
+from trajkit.records import Segment, SegmentKind, Trajectory
 from trajkit.rl.presets import LOSSES
 from trajkit.rl.run import losses
 
@@ -140,3 +141,43 @@ def test_context_in_the_scores_is_counted_by_likelihoods_alone(tmp_path: Path) -
     with pytest.raises(TrajkitError) as caught:
         losses(data, damaged, train="all")
     assert caught.value.code == "S103"
+
+
+def test_observations_of_the_scores_stand_beside_the_policy(tmp_path: Path) -> None:
+    spans = [(), (Segment(SegmentKind.OBSERVATION, 0, 1),)]
+    made = [one("a", 1.0, segments=spans), one("b", 0.0, segments=spans)]
+    data = data_at(tmp_path / "d.parquet", made)
+    rows: list[Row] = [(name, step, [-1.0] * (2 - step), None) for name in "ab" for step in (0, 1)]
+    context = [[None], [-3.0], [None], [-5.0]]
+    more = {"entropy": [[1.0, 2.0], [0.5]] * 2, "exact_kl": [[0.1, 0.3], [0.2]] * 2}
+    scores = scores_at(tmp_path / "s.parquet", data, rows, context=context, **more)
+    names = ["echo", "paw", "ppo_entropy", "grpo_exact_kl", "nll"]
+    table = losses(data, scores, train="action-observation", losses=names).table
+    parts = table.values["echo"].parts
+    assert (parts[1].numerator, parts[1].denominator, parts[1].n_tokens) == (8.0, 2, 2)
+    # both answer an action of entropy 1.5; the group's mean reward is 0.5
+    wanted = 0.5 * (2 - math.exp(-3) - math.exp(-5))
+    assert table.values["paw"].parts[1].numerator == pytest.approx(wanted)
+    assert table.values["ppo_entropy"].parts[1].numerator == pytest.approx(7.0)
+    assert table.exact_kl == pytest.approx(0.2)
+    assert table.values["nll"].denominator == 8
+    without = losses(data, scores, losses=["echo"]).table.values["echo"]
+    assert (without.value, without.parts) == (None, ())
+    assert "--train action-observation" in (without.reason or "")
+
+
+@pytest.mark.parametrize("reward", [math.inf, 1e300])
+def test_rewards_that_no_float_can_square_end_in_a_reason(tmp_path: Path, reward: float) -> None:
+    data = data_at(tmp_path / "d.parquet", [one("a", reward), one("b", -reward), one("c", 1.0)])
+    rows: list[Row] = [(name, 0, [-1.0, -0.5], None) for name in "abc"]
+    table = losses(data, scores_at(tmp_path / "s.parquet", data, rows), losses=["all"], length=3)
+    found = table.to_dict()["losses"]
+    assert found["nll"]["value"] == pytest.approx(0.75)
+    assert all(each["value"] is not None or each["why_null"] for each in found.values())
+
+
+def test_an_infinite_recorded_advantage_is_none(tmp_path: Path) -> None:
+    odd = one("a", 1.0, advantages=[[math.inf, 1.0], [1.0]])
+    data = data_at(tmp_path / "d.parquet", [odd, one("b", 0.0)])
+    table = losses(data, scores_at(tmp_path / "s.parquet", data, ROWS[:4])).table
+    assert (table.advantages.source, table.advantages.n_recorded_ignored) == ("group_id", 2)

@@ -19,6 +19,7 @@ from trajkit.rl.spec import (
     Level,
     Loss,
     Mean,
+    Moved,
     Ratio,
     Term,
     Weigh,
@@ -78,11 +79,11 @@ def test_each_estimator_at_twice_the_reference(
 ) -> None:
     one = replace(WEIGHED, ref_logprobs=WEIGHED.logprobs - math.log(2))
     values, slopes = kl_terms(Kl(estimator=estimator, weight=3.0), one)
-    np.testing.assert_allclose(values, 3 * value, rtol=1e-12)
-    np.testing.assert_allclose(slopes, 3 * slope, rtol=1e-12)
+    np.testing.assert_allclose(values, value, rtol=1e-12)
+    np.testing.assert_allclose(slopes, slope, rtol=1e-12)
 
 
-@pytest.mark.parametrize("estimator", Estimator)
+@pytest.mark.parametrize("estimator", [Estimator.K1, Estimator.K2, Estimator.K3])
 def test_the_mean_of_an_estimator_over_samples_is_the_divergence_or_near_it(
     estimator: Estimator,
 ) -> None:
@@ -135,10 +136,62 @@ def test_what_moved_too_far_the_way_it_is_pulled_counts_0_but_for_its_square() -
     np.testing.assert_allclose(slopes, -counted * table.advantages * p / q + pull, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("moved", "counted"),
+    [
+        # p - q is 0.25, -0.25, 0.32, -0.25, 0.05; KL(q || p) of two outcomes is 0.144 for the
+        # first two, and 0.1 ln(0.1 / 0.42) + 0.9 ln(0.9 / 0.58) = 0.252 for the third
+        (Moved.TOTAL_VARIATION, [0, 0, 0, 1, 1]),
+        (Moved.BINARY_KL, [1, 1, 0, 1, 1]),
+        (Moved.EITHER_WAY, [0, 0, 0, 0, 1]),
+    ],
+)
+def test_how_far_a_probability_moved(moved: Moved, counted: list[int]) -> None:
+    q, p = f64(0.5, 0.5, 0.1, 0.9, 0.5), f64(0.75, 0.25, 0.42, 0.65, 0.55)
+    table = replace(
+        WEIGHED, old_logprobs=np.log(q), logprobs=np.log(p), advantages=f64(1, -1, 1, 1, 1)
+    )
+    kept = np.array(counted)
+    plain = replace(PRESETS["ppo_clip"], term=Term.MASK_SHIFT)
+    ratio = Ratio(low=0.2, high=0.2, moved=moved)
+    values, slopes = token_terms(replace(plain, ratio=ratio), table)
+    np.testing.assert_allclose(values, -kept * table.advantages * p / q, rtol=1e-12)
+    np.testing.assert_array_equal(slopes, values)
+    capped = replace(plain, term=Term.MASK_SHIFT_WEIGHT, ratio=replace(ratio, cap=1.2))
+    values, slopes = token_terms(capped, table)
+    held = -kept * table.advantages * np.minimum(p / q, 1.2)
+    np.testing.assert_allclose(slopes, held, rtol=1e-12)
+    np.testing.assert_allclose(values, held * np.log(p), rtol=1e-12)
+
+
+def test_a_soft_gate_is_half_open_at_a_ratio_of_1() -> None:
+    loss = PRESETS["trl@2026-07/sapo"]
+    table = replace(
+        WEIGHED,
+        old_logprobs=np.log(f64(0.5, 0.5, 0.25, 1e-300, 0.5)),
+        logprobs=np.log(f64(0.5, 0.5, 0.5, 0.9, 1e-300)),
+    )
+    values, slopes = token_terms(loss, table)
+    # 4 / tau * 1/2 at r = 1; at r = 2 the gate is sigmoid(1); at 0 sigmoid(-1), at inf it is 1
+    s = 1 / (1 + math.exp(-1))
+    np.testing.assert_allclose(values, [-2, 2 / 1.05, -4 * s, -4, -4 * (1 - s)], rtol=1e-12)
+    np.testing.assert_allclose(slopes, [-1, 1, -4 * s * (1 - s) * 2, 0, 0], atol=1e-12)
+
+
+def test_exact_kl_is_the_column_and_has_no_slope_in_one_logprob() -> None:
+    exact = f64(0.1, 0.2, 0.0, 0.3, 0.4)
+    values, slopes = kl_terms(
+        Kl(estimator=Estimator.EXACT, weight=1.0), replace(WEIGHED, exact_kl=exact)
+    )
+    assert values.tolist() == exact.tolist()
+    assert not slopes.any()
+
+
 def needs_nothing_but_its_advantage(loss: Loss) -> bool:
     """Return whether a loss adds nothing that an advantage does not weigh."""
     is_square = loss.ratio is not None and loss.ratio.square > 0.0
-    return loss.advantage is not Advantage.ONE and loss.kl is None and not is_square
+    is_plain = loss.kl is None and not loss.entropy and not is_square
+    return loss.advantage is not Advantage.ONE and is_plain
 
 
 @pytest.mark.parametrize(
@@ -167,13 +220,14 @@ def test_which_columns_a_loss_needs() -> None:
     assert "old_logprobs" in inputs_of(tis, without)
 
 
-def test_ratios_of_rows() -> None:
+def test_ratios_of_rows_and_steps() -> None:
     gap = np.log(f64(4.0, 0.5, 1.0, 0.2, 0.1))
-    table = replace(WEIGHED, logprobs=gap - 3.0)
+    table = replace(WEIGHED, logprobs=gap - 3.0, step=np.array([0, 1, 1, 2, 2]))
     against = Behaviour.SAMPLER
     for level, wanted in (
         (Level.TOKEN, gap),
         (Level.ROW_PRODUCT, np.log(f64(2, 2, 2, 0.02, 0.02))),
+        (Level.STEP_GEOMETRIC, np.log(f64(4, 0.5**0.5, 0.5**0.5, 0.02**0.5, 0.02**0.5))),
         (Level.ROW_GEOMETRIC, np.log(f64(2, 2, 2, 0.02, 0.02)) / f64(3, 3, 3, 2, 2)),
     ):
         found = log_ratio(Ratio(against=against, level=level), table)

@@ -205,3 +205,37 @@ def test_rows_are_the_sequences_of_build_sequences(data: st.DataObject) -> None:
         for place in sequence.steps
     }
     assert rows_of(trajectory) == wanted
+
+
+def test_context_answers_the_action_in_front_of_it() -> None:
+    collector = TokenCollector()
+    made = make_trajectory(CALLS, "a")
+    first, second = made.steps
+    logprobs = np.full(3, -1.0, dtype=np.float32)
+    around = np.array([np.nan, -2.0], dtype=np.float32)
+    entropy = np.array([1.0, np.nan, 2.0], dtype=np.float32)
+    collector.add(*scored(make_trajectory([([1], [2])], "before")))
+    collector.add(
+        made,
+        [
+            ScoredStep(
+                step=first,
+                logprobs=logprobs,
+                entropy=entropy,
+                context_logprobs=around,
+                n_before=2,
+            ),
+            ScoredStep(
+                step=second,
+                logprobs=logprobs[:2],
+                context_logprobs=np.array([-3.0, -4.0], dtype=np.float32),
+                n_before=1,
+            ),
+        ],
+    )
+    tokens = collector.finish()
+    assert tokens.context_step.tolist() == [1, 2, 2]
+    assert tokens.context_answers.tolist() == [-1, 1, 2]  # a first prompt answers nothing
+    np.testing.assert_array_equal(tokens.step_entropy, [np.nan, 1.5, np.nan])
+    np.testing.assert_array_equal(tokens.entropy[1:4], [1.0, np.nan, 2.0])
+    assert np.isnan(tokens.exact_kl).all()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.builders import make_trajectory
 from trajkit.records import RewardPart
-from trajkit.rl.values import gae_of_steps, step_gae
+from trajkit.rl.values import gae_of_steps, step_gae, whitened
 
 CALLS = [([1], [5, 6]), ([1, 5, 6, 2], [7]), ([1, 5, 6, 2, 7, 3], [8, 9])]
 
@@ -74,3 +74,13 @@ def test_without_rewards_or_values_there_is_no_advantage() -> None:
     assert math.isnan(found[0])
     assert math.isnan(found[1])
     assert found[2] == 2.0
+
+
+def test_whitened_advantages_have_mean_0_and_std_1() -> None:
+    # 1, 3, 8: mean 4, squares of the gaps 9, 1, 16: std sqrt(13)
+    found = whitened(np.array([1.0, math.nan, 3.0, 8.0]))
+    wanted = np.array([-3.0, math.nan, -1.0, 4.0]) / (math.sqrt(13.0) + 1e-8)
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    assert whitened(np.array([2.0, 2.0])).tolist() == [0.0, 0.0]
+    assert np.isnan(whitened(np.array([2.0, math.nan]))).all()
+    assert len(whitened(np.empty(0))) == 0

@@ -149,6 +149,12 @@ GOOD = {f"{Q}.lora_A.weight": A, f"{Q}.lora_B.weight": B}
         ({f"{Q}.lora_A.weight": A * torch.nan, f"{Q}.lora_B.weight": B}, {}, "N102", "finite"),
         (GOOD, {"r": 8}, "N102", "rank 8"),
         (GOOD, {"r": None}, "N102", "rank None"),
+        (GOOD, {"rank_pattern": {"[": 3}}, "N102", "rank_pattern"),
+        (GOOD, {"alpha_pattern": ["q_proj"]}, "N102", "alpha_pattern"),
+        (GOOD, {"lora_alpha": 10**400}, "N102", "alpha"),
+        (GOOD, {"lora_alpha": True}, "N102", "alpha True"),
+        ({name: tensor.to(torch.int8) for name, tensor in GOOD.items()}, {}, "N102", "floats"),
+        ({**GOOD, f"{Q}.base_layer.lora_A.weight": A.clone()}, {}, "N102", "one place"),
         (GOOD, {"use_dora": True}, "U103", "DoRA"),
         (GOOD, {"peft_type": "IA3"}, "U103", "IA3"),
         (GOOD, {"init_lora_weights": "pissa_niter_4"}, "U103", "pissa"),
@@ -162,6 +168,13 @@ def test_what_cannot_be_merged_exactly_is_refused(llama, tmp_path, tensors, conf
         load_model(llama[1], device="cpu", adapter=adapter)
     assert caught.value.code == code
     assert told in caught.value.message
+
+
+def test_a_merged_weight_that_overflows_in_fp16_is_named(llama, tmp_path):
+    adapter = save_adapter(tmp_path / "a", GOOD, lora_alpha=1e7)
+    assert load_model(llama[1], device="cpu", adapter=adapter).adapter == "a"
+    with pytest.raises(TrajkitError, match=r"q_proj\.weight is not finite"):
+        load_model(llama[1], device="cpu", dtype="fp16", adapter=adapter)
 
 
 def test_a_weight_that_two_layers_share_is_not_changed_for_one(tmp_path):

@@ -18,7 +18,7 @@ from tests.score_builders import (
 )
 from trajkit.errors import InputError, NumericError, Place
 from trajkit.records import ids_array
-from trajkit.scoring.logprobs import _judge, token_scores
+from trajkit.scoring.logprobs import _judge, exact_kl, token_scores
 from trajkit.scoring.model import LoadedModel, load_model
 
 IDS = [1, 17, 5, 5, 42, 60, 3, 11, 29, 30, 31, 2, 7, 8]
@@ -188,3 +188,21 @@ def test_the_normaliser_keeps_its_digits_over_a_large_vocabulary(n_vocab: int) -
 def test_ties_are_not_strictly_likelier() -> None:
     _, _, rank = _judge(torch.tensor([[1.0, 2.0, 1.0, 2.0]]), torch.tensor([0]))
     assert rank.item() == 2
+
+
+@pytest.mark.parametrize("n_vocab", [2, 61, 20_000])
+def test_exact_kl_is_the_float64_sum_and_nothing_to_itself(n_vocab: int) -> None:
+    torch.manual_seed(0)
+    one, other = torch.randn(2, 5, n_vocab) * 3
+    log_p, log_q = one.double().log_softmax(-1), other.double().log_softmax(-1)
+    wanted = (log_p.exp() * (log_p - log_q)).sum(-1)
+    assert_close(exact_kl(one, other).numpy(), wanted.numpy(), atol=1e-5)
+    assert_close(exact_kl(one, one.clone()).numpy(), np.zeros(5), atol=1e-6)
+
+
+def test_an_id_that_only_one_side_rules_out_decides_the_kl() -> None:
+    without = torch.tensor([[0.0, 0.0, -math.inf]])
+    assert exact_kl(without, torch.zeros(1, 3)).item() == pytest.approx(math.log(1.5))
+    assert exact_kl(torch.zeros(1, 3), without).item() == math.inf
+    assert exact_kl(without, without.clone()).item() == 0.0
+    assert math.isnan(exact_kl(torch.tensor([[math.nan, 0.0]]), torch.zeros(1, 2)).item())

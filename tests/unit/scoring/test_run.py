@@ -701,6 +701,16 @@ def test_a_reference_model_fills_its_column_and_the_losses_with_kl(
         wanted = plain_logprobs(other.model, [*prompt, *action])[len(prompt) :]
         assert_close(row["ref_logprobs"], wanted, atol=1e-5)
         gaps += [ours - theirs for ours, theirs in zip(row["logprobs"], wanted, strict=True)]
+        ids = torch.tensor([[*prompt, *action]])
+        with torch.inference_mode():
+            rows = slice(len(prompt) - 1, -1)
+            log_p, log_q = (
+                one.model(input_ids=ids).logits[0, rows].double().log_softmax(-1)
+                for one in (llama, other)
+            )
+        exact = (log_p.exp() * (log_p - log_q)).sum(-1)
+        assert float(exact.min()) > 0.1
+        assert_close(row["exact_kl"], exact.numpy(), atol=1e-5)
     assert report.table.kl is not None
     assert report.table.n_kl_tokens == len(gaps) == 14
     assert report.table.kl["k1"] == pytest.approx(sum(gaps) / 14, abs=1e-5)
@@ -721,6 +731,7 @@ def test_what_a_reference_model_cannot_read_is_null(
     assert report.exit_code is ExitCode.CLEAN
     rows = read_scores(tmp_path / "s.parquet")
     assert [row["ref_logprobs"] is None for row in rows] == [True, True, True, True, False]
+    assert all(row["exact_kl"] is None for row in rows)  # they cannot read the same passes
     assert all(row["logprobs"] is not None for row in rows)
     assert report.losses["grpo_kl"].left_out["ref_logprobs"] == 12
 

@@ -150,10 +150,10 @@ def test_a_pass_that_does_not_fit_is_made_in_parts(
     group = [make_trajectory(calls, f"t{at}") for at, calls in enumerate(GROUP)]
     whole = batch_of(llama, *group)
 
-    def full(loaded: LoadedModel, reading: Pass, *args: Any) -> TokenScores:
+    def full(loaded: LoadedModel, reading: Pass, *args: Any, **more: Any) -> TokenScores:
         if len(reading.token_ids) > n_fit:
             raise torch.OutOfMemoryError
-        return pass_scores(loaded, reading, *args)
+        return pass_scores(loaded, reading, *args, **more)
 
     monkeypatch.setattr("trajkit.scoring.steps.pass_scores", full)
     told: list[tuple[int, int]] = []

@@ -132,3 +132,16 @@ def test_a_flipped_byte_is_an_error(tmp_path, data):
             codes.add(problem.code)
     assert codes <= {"S101", "S103", "F101", "U103"}
     assert "S103" in codes
+
+
+def test_a_table_from_before_the_exact_kl_is_read_without_it(tmp_path, data):
+    made = open_scores(scores_file(tmp_path / "s.parquet", data), data)
+    assert made.of(FIRST)[0].exact_kl is None
+    path, older = tmp_path / "older.parquet", SCORES_SCHEMA
+    older = older.remove(older.get_field_index("exact_kl"))
+    with path.open("wb") as stream:
+        sink = ParquetSink(stream, older, SCORES_SCHEMA_NAME)
+        table = pq.read_table(tmp_path / "s.parquet").select(older.names).cast(older)
+        sink.write_group(table)
+        sink.close({"data": {"row_groups": data.metadata["row_groups"]}})
+    assert said(open_scores(path, data), FIRST) == said(made, FIRST)

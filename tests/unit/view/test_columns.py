@@ -113,6 +113,7 @@ def test_numbers_and_findings_stand_beside_the_tokens():
             "start": 3,
             "end": 4,
             "is_added": False,
+            "is_behind": False,
             "kind": "ids-only",
             "cause": "non-canonical-sampling",
             "other_text": "x",
@@ -120,3 +121,13 @@ def test_numbers_and_findings_stand_beside_the_tokens():
         }
     ]
     assert json.loads(json.dumps(shown)) == shown
+
+
+def test_infinite_numbers_are_words_that_json_can_hold():
+    trajectory = make_trajectory(
+        [([5], [6, 7])], rollout_logprobs=[[float("-inf"), -0.5]], reward=[float("inf")]
+    )
+    (shown,) = view_columns(view_of(trajectory), TOKENIZER)
+    assert shown["reward"] == "inf"
+    assert shown["lanes"] == {"logprob": [None, "-inf", -0.5]}
+    assert json.loads(json.dumps(shown, allow_nan=False)) == shown

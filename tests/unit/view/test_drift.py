@@ -41,6 +41,8 @@ def test_a_finding_stands_at_its_tokens():
 def test_ids_that_are_missing_are_marked_at_the_next_token_or_the_last():
     marks = with_drift(view(), [finding(2, []), finding(4, [])]).marks[0]
     assert [(mark.start, mark.end, mark.is_added) for mark in marks] == [(2, 3, True), (3, 4, True)]
+    assert [mark.is_behind for mark in marks] == [False, True]
+    assert [mark.told[-1] for mark in marks] == ["other text other␊", "behind the last token"]
 
 
 def test_a_region_that_was_cut_keeps_its_length():

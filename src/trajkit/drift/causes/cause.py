@@ -57,9 +57,13 @@ SAME_BYTES = frozenset({DriftKind.IDS_ONLY}) | _PREFIX
 BYTES = frozenset({DriftKind.TEXT}) | _PREFIX
 SPELT = SAME_BYTES | BYTES
 STRUCTURE = frozenset({DriftKind.STRUCTURE}) | _PREFIX
+LOGGED = BYTES | frozenset({DriftKind.RECORD})
+"""What a log's text may show, too."""
 EVERY = frozenset(DriftKind)
 
 STORED = frozenset({Route.RENDER, Route.PAIR, Route.CHAIN})
 """Routes whose other side somebody wrote, rendered or kept."""
+WRITTEN = STORED | frozenset({Route.SELF})
+"""The same, and the text that was logged beside the ids."""
 PAIRED = frozenset({Route.RENDER, Route.PAIR})
 EVERYWHERE = frozenset(Route)

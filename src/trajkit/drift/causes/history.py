@@ -38,9 +38,11 @@ _TURN_HEAD = 16
 def template_version(difference: Difference) -> Evidence | None:
     """Tell marks of the frame that only one side's template writes."""
     templates = pair_of(difference.facts, "templates")
-    if (templates and templates[0] == templates[1]) or inside_action(difference):
+    if templates and templates[0] == templates[1]:
         return None
     mine, theirs = difference.recorded.region.tolist(), difference.other.region.tolist()
+    if inside_action(difference) and not (_n_ends(mine, difference) and _is_frame(difference)):
+        return None  # a template writes no more of an action than its end
     marks = control_of(difference, mine + theirs)
     if templates and marks:
         return {"templates": list(templates)}

@@ -16,7 +16,6 @@ from trajkit.drift.causes.window import (
     control_of,
     ends_action,
     inside_action,
-    is_turn_end,
     pair_of,
     same_bytes,
     show,
@@ -24,6 +23,7 @@ from trajkit.drift.causes.window import (
     trimmed,
     whole_head,
 )
+from trajkit.drift.decoding import LOST, cleaned_up
 from trajkit.drift.difference import Difference, Side
 from trajkit.drift.findings import Route
 from trajkit.records import Ids
@@ -31,15 +31,9 @@ from trajkit.tokenizer import Rebuilt, Tokenizer
 
 _BY_CONSTRUCTION = (Route.IDS, Route.JOIN, Route.RENDER)
 """Routes whose other side is the tokenizer's own encoding."""
-_LOST = "\ufffd"
-_RUN_OF_LOST = re.compile(f"{_LOST}+")
+_RUN_OF_LOST = re.compile(f"{LOST}+")
 _TAG = re.compile(rb"</?[\w|\xef\xbd\x9c\xe2\x96\x81]+>")
 _FORMS: tuple[Literal["NFC", "NFKC", "NFD", "NFKD"], ...] = ("NFC", "NFKC", "NFD", "NFKD")
-_CLEAN_UP = (
-    *((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't")),
-    *((" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
-)
-"""Source: `transformers` 4.57, `PreTrainedTokenizerBase.clean_up_tokenization`."""
 
 
 def unreachable_token(difference: Difference) -> Evidence | None:
@@ -211,7 +205,7 @@ def invalid_utf8(difference: Difference) -> Evidence | None:
     if text is None or as_text(mine) is not None or not _is_broken(difference.recorded):
         return None
     shown = mine.decode("utf-8", errors="replace")
-    if _RUN_OF_LOST.sub(_LOST, shown) == _RUN_OF_LOST.sub(_LOST, text):
+    if _RUN_OF_LOST.sub(LOST, shown) == _RUN_OF_LOST.sub(LOST, text):
         how = "replaced"
     elif mine.decode("utf-8", errors="ignore") == text:
         how = "dropped"
@@ -225,7 +219,7 @@ def _is_broken(side: Side) -> bool:
     following = side.behind(4)
     data = whole_head(side.before(4)) + side.data + following
     shown = data.decode("utf-8", errors="replace")
-    return _LOST in (shown.rstrip(_LOST) if following else shown)
+    return LOST in (shown.rstrip(LOST) if following else shown)
 
 
 def _first_bad(data: bytes) -> bytes:
@@ -245,8 +239,8 @@ def per_token_decode(difference: Difference) -> Evidence | None:
         return None
     pieces = mine.pieces[mine.start : mine.end]
     joined = "".join(p.decode("utf-8", errors="replace") for p in pieces)
-    if _LOST in joined and _LOST in text and joined == text:
-        return {"lost_characters": text.count(_LOST)}
+    if LOST in joined and LOST in text and joined == text:
+        return {"lost_characters": text.count(LOST)}
     if not difference.tokenizer.prepends_space:
         return None
     each = difference.tokenizer.decode_batch([mine.region[i : i + 1] for i in range(len(pieces))])
@@ -290,10 +284,7 @@ def clean_up_tokenization_spaces(difference: Difference) -> Evidence | None:
         return None
     front = as_text(difference.recorded.before(1)) or ""
     for lead in ("", front[-1:]):
-        cleaned = lead + mine
-        for old, new in _CLEAN_UP:
-            cleaned = cleaned.replace(old, new)
-        if cleaned == lead + theirs:
+        if cleaned_up(lead + mine) == lead + theirs:
             return {"n_spaces": len(mine) - len(theirs)}
     return None
 
@@ -347,7 +338,7 @@ def truncation(difference: Difference) -> Evidence | None:
     limit = difference.facts.get("max_length")
     is_limit = isinstance(limit, int) and limit == n_left
     lost = zip(mine.region.tolist(), mine.pieces[mine.start : mine.end], strict=True)
-    words = [piece for i, piece in lost if piece.strip() and not is_turn_end(difference, i)]
+    words = [piece for i, piece in lost if piece.strip() and i not in difference.tokenizer.control]
     if not is_limit and (n_lost < 2 or not words):
         return None
     if mine.end == len(mine.ids) and same_ids(mine.ids[:n_left], theirs.ids):

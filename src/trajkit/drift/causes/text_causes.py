@@ -6,10 +6,12 @@ from trajkit.drift.causes.cause import (
     BYTES,
     EVERY,
     EVERYWHERE,
+    LOGGED,
     SAME_BYTES,
     SPELT,
     STORED,
     STRUCTURE,
+    WRITTEN,
     Cause,
     Severity,
 )
@@ -183,8 +185,8 @@ TEXT_CAUSES: tuple[Cause, ...] = (
     Cause(
         name="per-token-decode",
         severity=Severity.ACTION_BYTES,
-        kinds=BYTES,
-        routes=STORED,
+        kinds=LOGGED,
+        routes=WRITTEN,
         test=per_token_decode,
         what="text put together from ids decoded one by one",
         why=(
@@ -200,8 +202,8 @@ TEXT_CAUSES: tuple[Cause, ...] = (
     Cause(
         name="newline-translation",
         severity=Severity.ACTION_BYTES,
-        kinds=BYTES,
-        routes=STORED,
+        kinds=LOGGED,
+        routes=WRITTEN,
         test=newline_translation,
         what="line ends were rewritten",
         why=(
@@ -217,7 +219,7 @@ TEXT_CAUSES: tuple[Cause, ...] = (
     Cause(
         name="normalizer-nfc",
         severity=Severity.ACTION_BYTES,
-        kinds=BYTES,
+        kinds=LOGGED,
         routes=EVERYWHERE,
         test=normalizer_nfc,
         what="a Unicode normal form rewrote the text",
@@ -248,8 +250,8 @@ TEXT_CAUSES: tuple[Cause, ...] = (
     Cause(
         name="clean-up-tokenization-spaces",
         severity=Severity.ACTION_BYTES,
-        kinds=BYTES,
-        routes=STORED,
+        kinds=LOGGED,
+        routes=WRITTEN,
         test=clean_up_tokenization_spaces,
         what="decoding took spaces away in front of punctuation",
         why=(
@@ -268,7 +270,9 @@ TEXT_CAUSES: tuple[Cause, ...] = (
         what="the text was cut at a stop string",
         why=(
             "The engine cut the text where the stop string ends or begins; the sampled ids go "
-            "further. The last token of the action is another one after encoding."
+            "further. The last token of the action is another one after encoding. Logged text that "
+            "is shorter by a stop string contradicts no ids, so that text alone shows nothing: "
+            "route render or pair does."
         ),
         example="The last sampled id is '>' with two newlines, the text ends at '</search>'.",
         fix=(

@@ -45,7 +45,8 @@ TURN_CAUSES: tuple[Cause, ...] = (
         what="decoding left special tokens out",
         why=(
             "Headers and ends of turns are gone from the text. Encoded again, turns run into each "
-            "other."
+            "other. Clients leave them out of logged text as a rule, so that text alone shows "
+            "nothing: route render or pair does."
         ),
         example="Llama 3: '<|start_header_id|>ipython<|end_header_id|>' becomes 'ipython'.",
         fix=(
@@ -126,7 +127,8 @@ TURN_CAUSES: tuple[Cause, ...] = (
         what="the sampled end-of-turn id is gone",
         why=(
             "The policy never learns to stop. Filters on the pad id drop it where pad and stop "
-            "are one id."
+            "are one id. A record without it that nothing stands beside cannot show the loss: "
+            "route pair or render does, and route self where the next prompt holds the id."
         ),
         example="'The answer is 4.' without its <|endoftext|>.",
         fix=(

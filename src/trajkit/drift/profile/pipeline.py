@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 
+from trajkit.drift.decoding import cleaned_up
 from trajkit.drift.profile.traits import Example, Fact, Probe, Trait, count
 from trajkit.records import Ids
 from trajkit.tokenizer import Tokenizer
@@ -51,12 +52,6 @@ _LOST: tuple[tuple[Trait, Callable[[str], str]], ...] = (
 )
 """What a text may become, and what that is called; the first that fits is told."""
 _CHANGES = tuple(dict.fromkeys((Trait.UNKNOWN, *(trait for trait, _ in _LOST), Trait.CHANGED)))
-
-_CLEAN_UP = (
-    *((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't")),
-    *((" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
-)
-"""Source: `transformers` 4.57, `PreTrainedTokenizerBase.clean_up_tokenization`."""
 
 
 def pipeline_facts(tokenizer: Tokenizer) -> Iterator[Fact]:
@@ -115,9 +110,7 @@ def _decoding(name: str, spelt: str, back: str) -> Iterator[Probe]:
 def _cleaned(tokenizer: Tokenizer, name: str, text: str) -> Example | None:
     """Return what cleaning up spaces makes of a text, when a loader may do so."""
     setting = tokenizer.config.get("clean_up_tokenization_spaces", False)
-    cleaned = text
-    for old, new in _CLEAN_UP:
-        cleaned = cleaned.replace(old, new)
+    cleaned = cleaned_up(text)
     return (
         {"probe": name, "text": text, "becomes": cleaned} if setting and cleaned != text else None
     )

@@ -4,6 +4,7 @@ Recorded ids can be wrong too. What else the record says of an action is held ag
 text that was logged, how it ended, and how many log-probs stand beside it. Clients cut text at stop
 strings, skip control tokens, strip white space and take reasoning apart, so text is called another
 only where none of that explains it; and text behind which calls were parsed out is not compared.
+What decoders and files are known to do to text is the cause, where the logged text is just that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from itertools import accumulate
 from typing import Any
 
 from trajkit.drift.causes.window import TURN_ENDS, common_head, common_tail
-from trajkit.drift.findings import DriftFinding, DriftKind, Route
+from trajkit.drift.decoding import rewritten_by
+from trajkit.drift.findings import UNEXPLAINED, DriftFinding, DriftKind, Route
 from trajkit.drift.walked import SHOWN, Found, Walked, edges, require_actions_known, told_apart
 from trajkit.formats.raw import is_truncated
 from trajkit.records import Ids, Step, Trajectory, ids_array
@@ -110,6 +112,7 @@ class _Broken:
     end: int
     ids: tuple[int, ...] = ()
     text: str | None = None
+    cause: str = UNEXPLAINED
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -152,7 +155,7 @@ class _Judge:
                     check="stop", start=n, end=n, ids=(stop,), text=self.tokenizer.control[stop]
                 )
         if claims.text is not None and not self._is_spelt(action, claims):
-            yield self._parted(action, claims.text)
+            yield self._parted(action, claims)
 
     def _stop_behind(self, action: Ids, following: Step) -> int | None:
         """Return the stop id that the next prompt holds in the action's place, `None` without one.
@@ -168,13 +171,29 @@ class _Judge:
 
     def _is_spelt(self, action: Ids, claims: _Claims) -> bool:
         """Return whether ids spell a text, whatever clients do to it."""
-        said, control = (claims.text or "").strip(), self.tokenizer.control
-        if _is_text_of(said, self.tokenizer.text(action), claims):
-            return True
-        plain = ids_array([i for i in action.tolist() if i not in control])
-        return len(plain) < len(action) and _is_text_of(said, self.tokenizer.text(plain), claims)
+        said, text = (claims.text or "").strip(), self.tokenizer.text
+        return any(_is_text_of(said, text(ids), claims) for ids in self._readings(action))
 
-    def _parted(self, action: Ids, said: str) -> _Broken:
+    def _readings(self, action: Ids) -> Iterator[Ids]:
+        """Yield an action's ids, and again without control ids where it has some."""
+        yield action
+        plain = [i for i in action.tolist() if i not in self.tokenizer.control]
+        if len(plain) < len(action):
+            yield ids_array(plain)
+
+    def _cause(self, action: Ids, claims: _Claims) -> str:
+        """Return why ids spell another text than was logged."""
+        said = (claims.text or "").strip()
+
+        def is_log(text: str) -> bool:
+            is_behind = not claims.is_part or text.strip().endswith(said)
+            return is_behind and _is_text_of(said, text, claims)
+
+        found = (rewritten_by(ids, self.tokenizer, is_log) for ids in self._readings(action))
+        return next((cause for cause in found if cause is not None), UNEXPLAINED)
+
+    def _parted(self, action: Ids, claims: _Claims) -> _Broken:
+        said = claims.text or ""
         pieces = self.tokenizer.pieces(action)
         mine, theirs = b"".join(pieces), said.encode("utf-8", errors="replace")
         head = common_head(mine, theirs)
@@ -182,12 +201,14 @@ class _Judge:
         ends = list(accumulate(map(len, pieces)))
         start = next((i for i, end in enumerate(ends) if end > head), len(ends))
         stop = next((i + 1 for i, end in enumerate(ends) if end >= len(mine) - tail), len(ends))
-        shown = theirs[sum(map(len, pieces[:start])) : len(theirs) - tail][: 4 * SHOWN]
+        first, last = (ends[i - 1] if i else 0 for i in (start, max(start, stop)))
+        shown = theirs[first : len(theirs) - (len(mine) - last)][: 4 * SHOWN]
         return _Broken(
             check="text",
             start=start,
             end=max(start, stop),
             text=shown.decode("utf-8", errors="replace"),
+            cause=self._cause(action, claims),
         )
 
 
@@ -233,6 +254,7 @@ def _found(step: Step, action: Ids, broken: _Broken, tokenizer: Tokenizer) -> Fo
             step_index=step.step_index,
             route=Route.SELF,
             kind=DriftKind.RECORD,
+            cause=broken.cause,
             token_start=place,
             action_start=broken.start,
             byte_start=sum(map(len, tokenizer.pieces(action[: broken.start]))),

@@ -2,6 +2,7 @@
 
 const BLOCK = 40; // rows
 const AHEAD = "1200px 0px";
+const WIDEST = 140; // characters of a line, as in the style sheet
 
 function makeBlocks(pane) {
   const n = pane.t.rows.length;
@@ -24,7 +25,7 @@ function rowElement(pane, row) {
 }
 
 function guessHeights(pane, shared) {
-  const columns = Math.max(20, (pane.scroll.clientWidth - 190) / 8.5);
+  const columns = Math.min(WIDEST, Math.max(20, (pane.scroll.clientWidth - 190) / 8.5));
   for (const block of pane.blocks) {
     if (block.isFull) continue;
     let lines = 0;

@@ -14,7 +14,7 @@ async function unpack(text) {
 function opened(shared, entry, raw) {
   const t = { ...entry, facts: raw.facts, totals: raw.totals, cells: raw.cells, lanes: raw.lanes };
   t.marks = raw.marks.map((marks) => marks.map(
-    ([start, end, added, told, ids]) => ({ start, end, isAdded: added === 1, told, ids })));
+    ([start, end, added, told, ids]) => ({ start, end, isAdded: added > 0, isBehind: added > 1, told, ids })));
   t.steps = raw.steps.map(([, index, start, end]) => ({ index, start, end, row: 0 }));
   t.rows = [];
   let cell = 0, rule = 0, label = 0, step = -1;

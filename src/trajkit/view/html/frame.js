@@ -3,7 +3,8 @@
 const KEYS = [
   ["j  k", "next, previous step"],
   ["n  p", "next, previous trajectory"],
-  ["\u2190  \u2192", "next, previous token, once one is chosen"],
+  ["Enter", "choose a token: the one found, or the first of this step's action"],
+  ["\u2190  \u2192", "previous, next token, once one is chosen"],
   ["/", "search; Enter and Shift+Enter go on; id:198 finds an id"],
   ["o", "overlay: what the colours show"],
   ["d", "next place where drift was found"],
@@ -39,11 +40,12 @@ function buildFrame(page) {
   page.query.addEventListener("input", () => runSearch(page));
   page.query.addEventListener("keydown", (event) => {
     if (event.key === "Enter") nextHit(page, event.shiftKey ? -1 : 1);
-    if (event.key === "Escape") page.query.blur();
+    if (event.key === "Escape") focusPane(page);
   });
   page.found = made("span", "found");
   page.scale = made("span", "scale");
   page.help = made("dialog", "help");
+  page.help.setAttribute("aria-label", "keys");
   const list = made("dl", "");
   for (const [key, text] of KEYS) list.append(made("dt", "", key), made("dd", "", text));
   page.help.append(made("h2", "", "Keys"), list,
@@ -55,6 +57,7 @@ function buildFrame(page) {
     button("theme", "t", () => turnTheme(page)), button("keys", "?", () => page.help.showModal())));
   page.index = made("nav", "index");
   page.index.setAttribute("aria-label", "trajectories");
+  page.index.addEventListener("keydown", (event) => walkIndex(page, event));
   page.stage = made("div", "panes");
   page.inspect = made("footer", "inspect");
   page.inspect.setAttribute("role", "status");
@@ -89,21 +92,27 @@ function buildIndex(page) {
   page.links = new Map();
   for (const [key, numbers] of page.groups) {
     if (typeof key === "string") {
-      const head = made("h3", "", key);
-      if (numbers.length > 1) head.append(button("side by side", "g", () => compare(page, numbers)));
+      const head = made("h3", "", "", made("span", "", "", ...signed(key)));
+      if (numbers.length > 1) {
+        const beside = button("side by side", "g", () => compare(page, numbers));
+        beside.tabIndex = -1; // g does the same
+        head.append(beside);
+      }
       page.index.append(head);
     }
     for (const number of numbers) {
       const entry = page.shared.index[number];
       const link = button("", "", () => visit(page, number));
       link.className = "entry";
+      link.title = entry.name;
       const bar = made("span", "share");
       bar.append(made("span", ""));
       bar.firstChild.style.width = entry.n_tokens ? share(entry.n_action_tokens, entry.n_tokens) : "0";
-      link.append(made("span", "name", entry.name),
+      const few = [count(entry.n_steps, "step"), entry.n_tokens === null ? "no ids" : count(entry.n_tokens, "token")];
+      if (entry.n_findings) few.push(`drift ${entry.n_findings.toLocaleString("en")}`);
+      link.append(made("span", "name", "", ...signed(entry.name)),
         made("span", "reward", entry.reward === null ? "" : String(entry.reward)), bar,
-        made("span", "few", entry.n_tokens === null ? `${count(entry.n_steps, "step")}, no ids`
-          : `${count(entry.n_steps, "step")}, ${count(entry.n_tokens, "token")}`));
+        made("span", "few", few.join(", ")));
       page.links.set(number, link);
       page.index.append(link);
     }
@@ -111,10 +120,20 @@ function buildIndex(page) {
   if (page.order.length < 2) page.index.hidden = true;
 }
 
+// One entry can be reached by Tab; the arrows go on from there.
+function walkIndex(page, event) {
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by) return;
+  event.preventDefault();
+  const links = [...page.links.values()];
+  const link = links[links.indexOf(document.activeElement) + by];
+  if (link) link.focus();
+}
+
 function tell(page, pane, place) {
   const row = place && pane.t.rows[place.row];
   if (!row) {
-    page.inspect.replaceChildren(made("p", "", "Point at a token to see what is known of it; click it for a link."));
+    page.inspect.replaceChildren(made("p", "", "Point at a token to see what is known of it; click it, or press Enter, for a link."));
     return;
   }
   const facts = cellFacts(page.shared, pane.t, row, place.at);
@@ -133,7 +152,10 @@ function tell(page, pane, place) {
   }
   for (const mark of marksAt(pane.t, row, facts.first, n)) {
     const ids = mark.ids === null ? "not shown" : mark.ids.join(" ") || "none";
-    const where = mark.isAdded ? "before this token" : `tokens ${mark.start}\u2013${mark.end - 1}`;
+    const last = mark.end - 1;
+    const span = last > mark.start ? `tokens ${mark.start}\u2013${last}` : `token ${mark.start}`;
+    const side = mark.isBehind ? "behind this token" : "before this token";
+    const where = mark.isAdded ? side : span;
     pairs.push(["drift", `${where}: ${mark.told.join(" \u00b7 ")}, other ids ${ids}`, "mono"]);
   }
   const list = made("dl", "");

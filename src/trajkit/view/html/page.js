@@ -1,5 +1,7 @@
 // The page: which trajectories are on it, keys and links.
 
+const MOST_PANES = 24; // side by side
+const MOST_OPEN = 64; // trajectories kept unpacked
 const THEMES = ["light dark", "light", "dark"];
 
 async function start() {
@@ -35,12 +37,19 @@ async function trajectory(page, number) {
   if (!page.open.has(number)) {
     const raw = await unpack(page.held.trajectories[number]);
     page.open.set(number, opened(page.shared, page.shared.index[number], raw));
+    const [oldest] = page.open.keys();
+    const t = page.open.get(number);
+    if (page.open.size > MOST_OPEN) page.open.delete(oldest);
+    return t;
   }
   return page.open.get(number);
 }
 
+// Whether they are on the screen now: not where others were asked for meanwhile.
 async function show(page, numbers) {
+  page.wish = numbers;
   const opened_ = await Promise.all(numbers.map((number) => trajectory(page, number)));
+  if (page.wish !== numbers) return false;
   page.panes.forEach((pane) => pane.watcher.disconnect());
   page.panes = opened_.map((t) => makePane(t));
   page.numbers = numbers;
@@ -52,6 +61,13 @@ async function show(page, numbers) {
   page.panes.forEach((pane) => startPane(pane, page));
   if (page.query.value) runSearch(page);
   tell(page, null);
+  if (!isTyping(document.activeElement || document.body)) focusPane(page);
+  return true;
+}
+
+// So that the keys that scroll do; a ring shows only where somebody came by Tab.
+function focusPane(page) {
+  page.panes[page.active]?.scroll.focus({ preventScroll: true, focusVisible: false });
 }
 
 function setActive(page, place) {
@@ -59,7 +75,9 @@ function setActive(page, place) {
   page.at = page.numbers[place];
   page.panes.forEach((pane, i) => pane.root.classList.toggle("active", i === place));
   for (const [number, link] of page.links) {
-    link.toggleAttribute("aria-current", page.numbers.includes(number));
+    if (page.numbers.includes(number)) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+    link.tabIndex = number === page.at ? 0 : -1;
   }
 }
 
@@ -108,6 +126,19 @@ function pin(page, pane, place) {
   setStep(pane, row.step);
   const { first } = cellFacts(page.shared, pane.t, row, place.at);
   setLink(page, pane, first);
+}
+
+// Choose what was found, or the first token of the step's action, or of the step.
+function choose(page) {
+  const pane = page.panes[page.active];
+  const hit = pane.hits[pane.hit];
+  const own = pane.t.rows.map((row, number) => ({ row, number }))
+    .filter(({ row }) => !row.rule && row.step === pane.step);
+  const first = own.find(({ row }) => row.action) || own[0];
+  const place = hit ? { row: hit.row, at: hit.from } : first && { row: first.number, at: first.row.from };
+  if (!place) return;
+  jump(pane, page, place.row, "center");
+  pin(page, pane, place);
 }
 
 function moveToken(page, by) {
@@ -160,13 +191,15 @@ async function follow(page) {
 }
 
 async function visit(page, number) {
-  await show(page, [number]);
+  if (!(await show(page, [number]))) return;
   setLink(page, page.panes[0]);
-  page.panes[0].scroll.focus({ preventScroll: true });
+  focusPane(page);
 }
 
 async function compare(page, numbers) {
-  await show(page, numbers);
+  const shown = numbers.slice(0, MOST_PANES);
+  if (!(await show(page, shown)) || shown.length === numbers.length) return;
+  page.found.textContent = `the first ${MOST_PANES} of ${numbers.length.toLocaleString("en")}`;
 }
 
 function goStep(page, by) {
@@ -180,7 +213,7 @@ function goStep(page, by) {
 function goTrajectory(page, by) {
   if (page.panes.length > 1) {
     setActive(page, (page.active + by + page.panes.length) % page.panes.length);
-    page.panes[page.active].scroll.focus({ preventScroll: true });
+    focusPane(page);
     page.panes[page.active].root.scrollIntoView({ block: "nearest", inline: "nearest" });
     return;
   }
@@ -252,6 +285,11 @@ function runSearch(page) {
   const query = page.query.value;
   page.panes.forEach((pane) => {
     pane.hits = query ? search(page.shared, pane.t, query) : [];
+    pane.hitsOf = new Map();
+    for (const hit of pane.hits) {
+      if (!pane.hitsOf.has(hit.row)) pane.hitsOf.set(hit.row, []);
+      pane.hitsOf.get(hit.row).push(hit);
+    }
     pane.hit = -1;
   });
   const first = page.panes.findIndex((pane) => pane.hits.length);
@@ -293,16 +331,21 @@ const ACTS = {
   t: (page) => turnTheme(page),
   "/": (page) => page.query.select(),
   "?": (page) => page.help.showModal(),
+  Enter: (page) => choose(page),
   ArrowLeft: (page) => moveToken(page, -1),
   ArrowRight: (page) => moveToken(page, 1),
   Escape: (page) => pin(page, page.panes[page.active], null),
 };
 
+function isTyping(element) {
+  return /^(INPUT|SELECT)$/.test(element.tagName);
+}
+
 function onKey(page, event) {
-  const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  const isPress = event.key === "Enter" && event.target.tagName === "BUTTON";
   const isArrow = event.key.startsWith("Arrow") && !(page.panes[page.active] || {}).pinned;
   const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
-  if (isTyping || isArrow || !isPlain || page.help.open || !page.panes.length) return;
+  if (isTyping(event.target) || isPress || isArrow || !isPlain || page.help.open || !page.panes.length) return;
   if (!Object.hasOwn(ACTS, event.key)) return;
   event.preventDefault();
   ACTS[event.key](page);

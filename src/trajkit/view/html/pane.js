@@ -7,10 +7,12 @@ function makePane(t) {
   const map = made("div", "map", "", canvas, box);
   const root = made("section", "pane", "", makeHead(t, where), made("div", "view", "", scroll, map));
   scroll.tabIndex = 0;
+  scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", `tokens of ${t.name}`);
+  map.setAttribute("aria-hidden", "true");
   const pane = {
     t, root, where, scroll, map, canvas, box, blocks: [], watcher: null,
-    step: 0, pinned: null, hits: [], hit: -1, jumped: -1000,
+    step: 0, pinned: null, hits: [], hitsOf: new Map(), hit: -1, jumped: -1000,
   };
   makeBlocks(pane);
   scroll.append(made("p", "totals", t.totals.join(" \u00b7 ")));
@@ -25,10 +27,10 @@ function makeHead(t, where) {
     facts.push(`action ${t.n_action_tokens.toLocaleString("en")} (${part})`);
   }
   if (t.group !== null) facts.push(`group ${t.group}`);
-  const title = made("h2", "", t.name, where);
+  const title = made("h2", "", "", ...signed(t.name), where);
   if (t.reward !== null) title.append(made("b", "reward", `reward ${t.reward}`));
   return made("header", "head", "", title,
-    made("p", "", [...facts, ...t.facts].join(" \u00b7 ")));
+    made("p", "", "", ...signed([...facts, ...t.facts].join(" \u00b7 "))));
 }
 
 // Called when it stands in the document and has a size.

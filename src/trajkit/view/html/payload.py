@@ -11,7 +11,6 @@ is not to be shown is null.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from trajkit.records import Floats, Ids, SegmentKind, ids_array
 from trajkit.tokenizer import Tokenizer
 from trajkit.view.cells import Cell, cells_of, with_ids
 from trajkit.view.glyphs import BLOCK, CONTROL_NAMES, HIDDEN, show_text
-from trajkit.view.lanes import LANES, rounded
+from trajkit.view.lanes import LANES, json_number, rounded
 from trajkit.view.model import Line, Row, Rule, View
 from trajkit.view.terminal import provenance, totals
 
@@ -162,10 +161,11 @@ def _entry(view: View, taken: set[str]) -> dict[str, Any]:
     return {
         "name": name,
         "group": None if trajectory.group_id is None else show_text(trajectory.group_id),
-        "reward": _number(trajectory.reward),
+        "reward": json_number(trajectory.reward),
         "n_steps": len(trajectory.steps),
         "n_tokens": view.n_tokens if view.has_ids else None,
         "n_action_tokens": view.n_action_tokens if view.has_ids else None,
+        "n_findings": sum(map(len, view.marks.values())),
     }
 
 
@@ -208,7 +208,7 @@ def _trajectory(view: View, columns: _Columns, tokenizer_name: str | None) -> di
         "lanes": lanes,
         "marks": [
             [
-                [mark.start, mark.end, int(mark.is_added), mark.told, mark.other_ids]
+                [mark.start, mark.end, mark.is_added + mark.is_behind, mark.told, mark.other_ids]
                 for mark in view.marks.get(index, ())
             ]
             for index in columns.step_indices
@@ -218,9 +218,4 @@ def _trajectory(view: View, columns: _Columns, tokenizer_name: str | None) -> di
 
 def _numbers(values: Floats | None) -> list[float | str | None] | None:
     told = rounded(values)
-    return None if told is None else [_number(value) for value in told]
-
-
-def _number(value: float | None) -> float | str | None:
-    """Return a number as JSON can hold it; infinite ones are words."""
-    return value if value is None or math.isfinite(value) else f"{value:g}"
+    return None if told is None else [json_number(value) for value in told]

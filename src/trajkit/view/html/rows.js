@@ -2,12 +2,15 @@
 
 function drawRow(pane, page, number) {
   const row = pane.t.rows[number];
-  if (row.rule) return made("div", "rule", row.facts.join(" \u00b7 "));
+  if (row.rule) return made("div", "rule", "", ...signed(row.facts.join(" \u00b7 ")));
   const before = pane.t.rows[number - 1];
   const isNew = !before || before.rule || before.kind !== row.kind || before.action !== row.action;
   const element = made("div", `row ${row.action ? "action" : "context"} kind-${row.kind}`);
   const text = made("div", "text");
-  element.append(made("i", "bar", row.action ? "\u258c" : "\u00b7"));
+  const bar = made("i", "bar", row.action ? "\u258c" : "\u00b7");
+  bar.setAttribute("role", "img");
+  bar.setAttribute("aria-label", row.action ? "action" : "context");
+  element.append(bar);
   if (row.first === null) {
     element.classList.add("message");
     element.append(made("i", "at", row.label));
@@ -16,7 +19,7 @@ function drawRow(pane, page, number) {
     element.append(made("i", "kind", isNew ? row.kind : ""));
   }
   const lane = page.shared.lanes.find((each) => each.name === page.overlay);
-  const hits = pane.hits.filter((hit) => hit.row === number);
+  const hits = pane.hitsOf.get(number) || [];
   let first = row.first;
   for (let at = row.from; at < row.to; at += 1) {
     const cell = made("span", "c", "", ...signed(page.shared.cells.text[pane.t.cells[at]]));
@@ -28,7 +31,7 @@ function drawRow(pane, page, number) {
       if (level === null) cell.classList.add("unknown");
       else if (level) cell.classList.add(level > 0 ? `up${level}` : `down${-level}`);
     }
-    for (const mark of marksAt(pane.t, row, first, n)) cell.classList.add(mark.isAdded ? "added" : "drift");
+    for (const mark of marksAt(pane.t, row, first, n)) cell.classList.add(mark.isBehind ? "behind" : mark.isAdded ? "added" : "drift");
     for (const hit of hits) {
       if (hit.from <= at && at < hit.to) {
         cell.classList.add("hit");

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.builders import make_step, make_trajectory, tiny_tokenizer
 from tests.drift_builders import ids_of
-from trajkit.drift.findings import DriftKind, Route
+from trajkit.drift.findings import UNEXPLAINED, DriftKind, Route
 from trajkit.drift.routes.record import SELF_CHECKS, walk_self
 from trajkit.errors import InputError
 from trajkit.records import Trajectory
@@ -93,6 +93,28 @@ def test_text_that_begins_alike_is_told_from_where_it_parts():
     assert finding.action_start > 0
     assert finding.recorded_text.lstrip().startswith("Tokyo")
     assert finding.byte_start == len("search search")
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "cause"),
+    [
+        ("Tokyo . Big ?<|im_end|>", {"action_text": "Tokyo. Big?"}, "clean-up-tokenization-spaces"),
+        ("dir\r\nfile<|im_end|>", said("dir\nfile"), "newline-translation"),
+        ("<think>a\r\nb</think>Tokyo\r\nok", said("Tokyo\nok"), "newline-translation"),
+        ("Tokyo\r\nok and so on", said("Tokyo\nok"), UNEXPLAINED),
+        ("Tokyo . Big ?<|im_end|>", {"action_text": "Kyoto. Big?"}, UNEXPLAINED),
+    ],
+)
+def test_text_that_decoders_or_files_rewrote_has_a_cause(action, given, cause):
+    found = one(action, **given)
+    assert checks(found) == ["text"]
+    assert found.found[0].finding.cause == cause
+
+
+def test_the_logged_text_is_shown_as_far_as_the_ids_are():
+    assert len(ids("search")) == 1
+    finding = one("search", action_text="sarch").found[0].finding
+    assert (finding.recorded_text, finding.retokenized_text) == ("search", "sarch")
 
 
 def test_text_of_the_ids_themselves_is_not_held_against_them():

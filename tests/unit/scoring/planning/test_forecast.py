@@ -94,11 +94,10 @@ def test_the_json_form_has_the_promised_keys(data: Path) -> None:
     ]
 
 
-def test_windows_hold_so_many_ids_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_hold_so_many_ids_and_keep_the_order() -> None:
     made: list[Any] = [make_trajectory(APPEND, str(at)) for at in range(5)]  # 8 ids each
     assert list(windows(iter(made))) == [made]
-    monkeypatch.setattr(module, "WINDOW_TOKENS", 16)
-    assert list(windows(iter(made))) == [made[:2], made[2:4], made[4:]]
+    assert list(windows(iter(made), 16)) == [made[:2], made[2:4], made[4:]]
     assert list(windows(iter([]))) == []
 
 

@@ -65,6 +65,7 @@ def test_the_index_names_each_trajectory_safely():
             "n_steps": 4,
             "n_tokens": 459,
             "n_action_tokens": 40,
+            "n_findings": 0,
         },
         {
             "name": "␛⟦U+202E⟧⟦U+241B⟧",
@@ -73,6 +74,7 @@ def test_the_index_names_each_trajectory_safely():
             "n_steps": 1,
             "n_tokens": None,
             "n_action_tokens": None,
+            "n_findings": 0,
         },
     ]
 
