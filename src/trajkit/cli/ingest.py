@@ -49,6 +49,14 @@ def ingest(
             "--markup", metavar="NAME|FILE", help="Tag profile of flat text: a name or a .toml."
         ),
     ] = None,
+    align: Annotated[
+        str,
+        typer.Option(
+            "--align",
+            metavar="auto|input|response|shifted|labels",
+            help="How the masks of pre-tokenised rows stand to their ids.",
+        ),
+    ] = "auto",
     state: Annotated[
         Literal["auto", "full", "none"],
         typer.Option("--state", help="Write state_before: below 64 MiB a trajectory, or as told."),
@@ -70,8 +78,9 @@ def ingest(
 ) -> None:
     """Turn logs into one step-level Parquet dataset; raw action ids are kept as they are.
 
-    Reads per-call token records, Responses-style rows, chat message lists and flat text with tags
-    (.json, .jsonl, .txt, .gz, .zst), and says which it took a file for. With -t, ids are checked
+    Reads per-call token records, Responses-style rows, chat message lists, flat text with tags
+    (.json, .jsonl, .txt, .gz, .zst) and pre-tokenised rows (.parquet too), and says which it took a
+    file for. With -t, ids are checked
     against the vocabulary and the text columns are filled; with --retokenize, ids are made from
     flat text, or from messages by a chat template, and are called retokenized ever after.
 
@@ -94,6 +103,7 @@ def ingest(
             template_kwargs=template_kwargs(template_variables),
             now=now,
             markup=markup,
+            align=align,
             state=StatePolicy(state),
             on_error=OnError(on_error),
             limit=limit,

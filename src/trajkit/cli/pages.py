@@ -158,7 +158,7 @@ PAGES: dict[str, Page] = {
     ),
     "I406": Page(
         "A mask that fits its ids in two ways trains other tokens in each of them.",
-        "Say which with trajkit mask-check --align, or write one value for each id.",
+        "Say which with --align (ingest and mask-check have it), or write one value for each id.",
     ),
     "I407": Page(
         "A mask or label that does not belong to its ids trains tokens that nobody chose.",

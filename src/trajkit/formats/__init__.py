@@ -6,6 +6,7 @@ from trajkit.errors import InputError, UsageProblem
 from trajkit.formats import (
     flat,
     messages,
+    mini_swe_agent,
     per_call,
     responses,
     rows,
@@ -13,6 +14,7 @@ from trajkit.formats import (
     swe_agent,
     tau_bench,
 )
+from trajkit.formats.alignment import Align
 from trajkit.formats.fields import kind_of
 from trajkit.formats.raw import Format, RawTrajectory
 from trajkit.markup import Markup
@@ -25,17 +27,22 @@ FORMATS: tuple[Format, ...] = (
     tau_bench.FORMAT,
     swe_agent.FORMAT,
     sharegpt.FORMAT,
+    mini_swe_agent.FORMAT,
     messages.FORMAT,
     flat.FORMAT,
 )
 """In the order in which they are tried: what carries ids comes first."""
 
 
-def formats_with(markup: Markup | None) -> tuple[Format, ...]:
-    """Return the formats, flat text read with the given tag profile."""
-    if markup is None:
-        return FORMATS
-    return tuple(flat.with_markup(markup) if f is flat.FORMAT else f for f in FORMATS)
+_WRAP = 'a conversation is one record: {"messages": [...]}; '
+
+
+def formats_with(markup: Markup | None, align: Align = Align.AUTO) -> tuple[Format, ...]:
+    """Return the formats: flat text with the given tag profile, rows with masks that stand so."""
+    changed = {rows.FORMAT.name: rows.with_align(align)}
+    if markup is not None:
+        changed[flat.FORMAT.name] = flat.with_markup(markup)
+    return tuple(changed.get(entry.name, entry) for entry in FORMATS)
 
 
 def format_named(name: str, formats: tuple[Format, ...] = FORMATS) -> Format:
@@ -65,8 +72,15 @@ def detect(record: Record, formats: tuple[Format, ...] = FORMATS) -> tuple[Forma
         "I402",
         f"no format recognises this record: {_told(record.value)}",
         place=record.place,
-        hint="trajkit reads " + "; ".join(f"{f.name} ({f.shape})" for f in FORMATS),
+        hint=_WRAP * _is_message(record.value)
+        + "trajkit reads "
+        + "; ".join(f"{f.name} ({f.shape})" for f in formats),
     )
+
+
+def _is_message(value: object) -> bool:
+    """Return whether a record is one chat message: a list of them is no record by itself."""
+    return isinstance(value, dict) and isinstance(value.get("role"), str)
 
 
 def _told(value: object) -> str:

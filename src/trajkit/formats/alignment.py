@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from trajkit.errors import UsageProblem
 from trajkit.records import Ids, MaskRun
 
 Values: TypeAlias = NDArray[np.float64]
@@ -32,6 +33,15 @@ class Align(StrEnum):
     RESPONSE = "response"
     SHIFTED = "shifted"
     LABELS = "labels"
+
+
+def align_named(name: Align | str) -> Align:
+    """Return the convention of that name; U103 where there is none."""
+    try:
+        return Align(name)
+    except ValueError:
+        known = "|".join(Align)
+        raise UsageProblem("U103", f"--align expects {known}, got {name}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,19 @@ def to_chat(message: dict[str, Any]) -> dict[str, Any]:
     return chat
 
 
+def one_text(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose content is one part of text with that text as its content.
+
+    Agents write such a part where it has to carry a mark for a cache; templates take both forms or
+    text alone. Several parts are joined in one way here and another there: they stay.
+    """
+    content = message.get("content")
+    if not isinstance(content, list) or len(content) != 1 or not isinstance(content[0], dict):
+        return message
+    text = _part_text(content[0])
+    return message if text is None else message | {"content": text}
+
+
 def _renewed(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message in today's words."""
     found = dict(message)

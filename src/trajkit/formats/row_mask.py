@@ -116,7 +116,7 @@ def _decide(
             "I406",
             f"{name} has {n} values for {shape.n_ids} ids: it may be " + " or ".join(fits),
             place=fields.place(name),
-            hint="say which: trajkit mask-check --align " + "|".join(fits),
+            hint="say which: --align " + "|".join(fits),
         )
     of = {Align.INPUT: f"the row's {n} ids", Align.RESPONSE: f"the {n} ids of the response"}
     return fits[0], f"{name} has one value for each of " + of.get(fits[0], "the ids but the first")

@@ -11,12 +11,14 @@ were sampled: steps read from rows are `unknown`. Each run of trained ids is one
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trajkit.errors import InputError
-from trajkit.formats.alignment import mask_runs, trained_runs
+from trajkit.formats.alignment import Align, mask_runs, trained_runs
 from trajkit.formats.raw import Format, RawStep, RawTrajectory
 from trajkit.formats.row_keys import is_row
 from trajkit.formats.token_row import TokenRow, read_row
@@ -28,8 +30,13 @@ _PADDED = "padding that attention_mask leaves out is not kept"
 _OFF_MASK = "log-probs, advantages and rewards of ids that are not trained are not kept"
 
 
-def _read(record: Record) -> RawTrajectory:
-    row = read_row(record)
+def with_align(align: Align) -> Format:
+    """Return the format with the masks of its rows read as they are said to stand."""
+    return replace(FORMAT, read=partial(_read, align=align))
+
+
+def _read(record: Record, align: Align = Align.AUTO) -> RawTrajectory:
+    row = read_row(record, align)
     if row.misfit_logprobs is not None:
         raise InputError(
             "I305",

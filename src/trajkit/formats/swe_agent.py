@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trajkit.formats.chat import POLICY, Turn, plain_text, split_turns, to_chat
+from trajkit.formats.chat import POLICY, Turn, one_text, plain_text, split_turns, to_chat
 from trajkit.formats.fields import Fields, take_whole
 from trajkit.formats.messages import step_of
 from trajkit.formats.nested import take_tools
@@ -42,9 +42,9 @@ def as_chat(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message as chat templates take it.
 
     The id of the call that a result answers, and the text of thinking blocks, stand where a chat
-    message has them.
+    message has them; a part of text that is marked for a cache is that text.
     """
-    chat = to_chat(message)
+    chat = one_text(to_chat(message))
     ids = chat.get("tool_call_ids")
     if isinstance(ids, list) and ids and "tool_call_id" not in chat:
         chat = chat | {"tool_call_id": ids[0]}

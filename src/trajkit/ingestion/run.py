@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trajkit.errors import InputError, Place, TrajkitError, UsageProblem
-from trajkit.formats import detect, flat, format_named, formats_with
+from trajkit.formats import detect, flat, format_named, formats_with, rows
+from trajkit.formats.alignment import Align, align_named
 from trajkit.formats.raw import Format, RawTrajectory
 from trajkit.ingestion.flat import encode_flat
 from trajkit.ingestion.made import MadeIds
 from trajkit.ingestion.rendered import MessageRenderer
 from trajkit.ingestion.report import Detected, IngestReport
 from trajkit.ingestion.steps import Source, to_trajectory
+from trajkit.ingestion.tables import formats_of_tables, is_table, read_to_end, table_records
 from trajkit.markup import Markup, load_markup
 from trajkit.records import Trajectory
 from trajkit.safe.files import (
@@ -59,6 +61,7 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
     template_kwargs: Mapping[str, Any] | None = None,
     now: datetime | None = None,
     markup: Markup | str | None = None,
+    align: Align | str = Align.AUTO,
     state: StatePolicy | str = StatePolicy.AUTO,
     on_error: OnError | str = OnError.STOP,
     limit: int | None = None,
@@ -78,6 +81,8 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
         now: what it takes for the present; `None` is the clock.
         markup: the tag profile that flat text is read with, or its name or TOML file; `None`
             takes the one that a pair of tags confirms.
+        align: how the masks of pre-tokenised rows stand to their ids; `auto` decides from their
+            length.
         state: when the derived column `state_before` is written.
         on_error: stop at a bad record, or set it aside.
         limit: how many records to read at most.
@@ -95,13 +100,17 @@ def ingest(  # noqa: PLR0913 - one argument an option of the command
             "U103", "a chat template makes ids, which nobody asked for", hint="add --retokenize"
         )
     profile = load_markup(markup) if isinstance(markup, str) else markup
-    formats = formats_with(profile)
+    align = align_named(align)
+    if align is not Align.AUTO and from_format not in ("auto", rows.FORMAT.name):
+        raise UsageProblem("U103", f"--align is for the masks of {rows.FORMAT.name}")
+    formats = formats_with(profile, align)
     job = _Job(
         files=expand_sources(sources),
         out=None if out is None else Path(out),
         form=None if from_format == "auto" else format_named(from_format, formats),
         formats=formats,
         markup=profile,
+        align=align,
         renderer=_renderer(chat_template, tokenizer, template_kwargs, now) if retokenize else None,
         tokenizer=load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer,
         state=StatePolicy(state),
@@ -119,6 +128,7 @@ class _Job:
     form: Format | None
     formats: tuple[Format, ...]
     markup: Markup | None
+    align: Align
     renderer: MessageRenderer | None
     tokenizer: Tokenizer | None
     state: StatePolicy
@@ -181,21 +191,28 @@ class _Job:
 
     def _read(self, file: Path, name: str, writer: DatasetWriter | None) -> Iterator[Trajectory]:
         n_bytes = 0
+        formats, as_table = self.formats, is_table(file)
+        if as_table:
+            formats = formats_of_tables(self.form, formats)
         with open_source(file) as stream:
-            for record in self._records(stream, name):
+            for record in table_records(file, name) if as_table else self._records(stream, name):
+                if self._is_full and as_table:
+                    break
                 if self._is_full:
                     self.inputs.append(InputFile(file=name, sha256=None, n_bytes=n_bytes))
                     return
                 self.report.n_read += 1
                 n_bytes = record.byte_offset + len(record.raw)
                 try:
-                    trajectory = self._trajectory(record, name)
+                    trajectory = self._trajectory(record, name, formats)
                 except InputError as problem:
                     if self.on_error is OnError.STOP:
                         raise
                     self._set_aside(record, problem, writer)
                 else:
                     yield trajectory
+            if as_table:
+                read_to_end(stream)
             self.inputs.append(
                 InputFile(file=name, sha256=stream.sha256_hex(), n_bytes=stream.n_bytes)
             )
@@ -210,10 +227,12 @@ class _Job:
             else:
                 yield from flat.conversations(record, self.markup)
 
-    def _trajectory(self, record: Record | BadRecord, name: str) -> Trajectory:
+    def _trajectory(
+        self, record: Record | BadRecord, name: str, formats: tuple[Format, ...]
+    ) -> Trajectory:
         if isinstance(record, BadRecord):
             raise record.error
-        form = self._format_of(record, name)
+        form = self._format_of(record, name, formats)
         raw = form.read(record)
         trajectory_id = self._id_for(raw.trajectory_id, record)
         source = Source(format=form.name, file=name, record=record.index, place=record.place)
@@ -242,8 +261,8 @@ class _Job:
         self.report.count_made(made)
         return made
 
-    def _format_of(self, record: Record, name: str) -> Format:
-        form, reason = self._recognised(record)
+    def _format_of(self, record: Record, name: str, formats: tuple[Format, ...]) -> Format:
+        form, reason = self._recognised(record, formats)
         profile = reason.partition(":")[0] if form.name == flat.FORMAT.name else ""
         key = name, form.name, profile
         if key not in self.seen_formats:
@@ -251,10 +270,10 @@ class _Job:
             self.report.detected.append(Detected(file=name, format=form.name, reason=reason))
         return form
 
-    def _recognised(self, record: Record) -> tuple[Format, str]:
+    def _recognised(self, record: Record, formats: tuple[Format, ...]) -> tuple[Format, str]:
         """Return the format of a record, and why it is taken for that."""
         if self.form is None:
-            return detect(record, self.formats)
+            return detect(record, formats)
         why = self.form.sniff(record.value) if self.form.name == flat.FORMAT.name else None
         return self.form, "asked for" if why is None else f"asked for, {why}"
 
@@ -316,6 +335,7 @@ class _Job:
                 "from": "auto" if self.form is None else self.form.name,
                 "state": self.state.value,
                 "markup": None if self.markup is None else self.markup.name,
+                "align": self.align.value,
                 "retokenize": self.renderer is not None,
                 **({} if self.renderer is None else self.renderer.options()),
                 "on_error": self.on_error.value,

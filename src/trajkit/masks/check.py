@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from trajkit.errors import InputError, Place, UsageProblem
-from trajkit.formats.alignment import Align
+from trajkit.formats.alignment import Align, align_named
 from trajkit.masks.content import Siblings
 from trajkit.masks.findings import MaskFinding, MaskReport, Spot, Stretch
 from trajkit.masks.marks import marks_of
@@ -63,7 +63,7 @@ def mask_check(  # noqa: PLR0913 - one argument an option of the command
             U107 when nothing is of those asked for.
         InputError: as the readers of step records and of rows.
     """
-    data, align = Path(data), alignment(align)
+    data, align = Path(data), align_named(align)
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
     marks = None if loaded is None else marks_of(loaded)
     policy = None if train is None else policy_named(train)
@@ -235,12 +235,3 @@ def _misfit(judged: Judged, problem: InputError) -> MaskFinding:
         record=judged.record,
         line=judged.place.line,
     )
-
-
-def alignment(name: Align | str) -> Align:
-    """Return the convention of that name; U103 where there is none."""
-    try:
-        return Align(name)
-    except ValueError:
-        known = "|".join(Align)
-        raise UsageProblem("U103", f"--align expects {known}, got {name}") from None

@@ -17,6 +17,8 @@ from trajkit.store.read import PROBLEMS
 from trajkit.store.schema import METADATA_KEY
 
 _BATCH_ROWS = 256
+_SOUND = {int, bool, str, type(None)}
+_NUMBERS = {*_SOUND, float} - {str}
 
 
 def is_foreign(path: Path) -> bool:
@@ -66,13 +68,17 @@ def read_foreign(path: Path) -> Iterator[Record]:
 
 
 def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    for row in batch.to_pylist():
+    for index in range(batch.num_rows):  # one row at a time: its values are many Python objects
+        (row,) = batch.slice(index, 1).to_pylist()
         yield {name: _plain(value) for name, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it; what JSON cannot hold becomes its text."""
     if isinstance(value, list):
+        kinds = set(map(type, value))
+        if kinds <= _SOUND or (kinds <= _NUMBERS and math.isfinite(sum(v or 0 for v in value))):
+            return value
         return [_plain(entry) for entry in value]
     if isinstance(value, dict):
         return {str(name): _plain(entry) for name, entry in value.items()}

@@ -46,7 +46,7 @@ class InputFile:
 
     file: str
     sha256: str | None
-    """Of its bytes as stored; `None` when a limit ended the reading first."""
+    """Of its bytes as stored; `None` when a limit ended the reading of a text first."""
     n_bytes: int
     """Stored bytes; where a limit ended the reading, unpacked bytes up to there."""
 

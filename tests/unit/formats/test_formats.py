@@ -36,8 +36,16 @@ def test_an_unknown_name_is_a_usage_error_that_tells_the_known_ones():
     with pytest.raises(UsageProblem) as caught:
         format_named("pickle")
     assert caught.value.code == "U103"
-    names = "per-call, responses, rows, tau-bench, swe-agent, sharegpt, messages, flat"
+    names = (
+        "per-call, responses, rows, tau-bench, swe-agent, sharegpt, mini-swe-agent, messages, flat"
+    )
     assert names in str(caught.value.hint)
+
+
+def test_a_message_that_stands_alone_is_told_what_a_conversation_is():
+    with pytest.raises(InputError) as caught:
+        detect(make_record({"role": "user", "content": "x"}))
+    assert str(caught.value.hint).startswith('a conversation is one record: {"messages": [...]}')
 
 
 def test_a_record_with_ids_and_messages_is_taken_for_its_ids():

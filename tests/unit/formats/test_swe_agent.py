@@ -141,6 +141,20 @@ def test_odd_thinking_blocks_are_no_reasoning(blocks):
     assert "reasoning_content" not in chat.messages[0]
 
 
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], "a"),
+        ([{"type": "text", "text": "a"}] * 2, [{"type": "text", "text": "a"}] * 2),
+        ([{"type": "image_url"}], [{"type": "image_url"}]),
+        (["a"], ["a"]),
+        ([], []),
+    ],
+)
+def test_one_part_of_text_that_is_marked_for_a_cache_is_that_text(content, shown):
+    assert swe_agent.as_chat({"role": "user", "content": content})["content"] == shown
+
+
 @pytest.mark.model
 def test_no_token_of_a_demonstration_is_an_action(tmp_path):
     out = tmp_path / "steps.parquet"

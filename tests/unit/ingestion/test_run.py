@@ -52,20 +52,22 @@ def test_all_samples_go_into_one_dataset(tmp_path):
     report = ingest([str(FORMATS)], tmp_path / "out", tokenizer=TINY)
     assert report.to_dict() | {"detected": None, "warnings": None} == {
         "schema": "trajkit.ingest/1",
-        "format": "flat+messages+per-call+responses+rows+sharegpt+swe-agent+tau-bench",
-        "n_read": 34,
-        "n_written": 34,
+        "format": "flat+messages+mini-swe-agent+per-call+responses+rows+sharegpt+swe-agent"
+        "+tau-bench",
+        "n_read": 36,
+        "n_written": 36,
         "n_quarantined": 0,
-        "n_trajectories": 34,
-        "n_steps": 67,
+        "n_trajectories": 36,
+        "n_steps": 70,
         "n_action_tokens": report.n_action_tokens,
         "n_states_left_out": 0,
         "n_straddling_tokens": 0,
         "n_control_text": 0,
-        "by_source": {"sampled": 10, "retokenized": 0, "unknown": 10, "none": 47},
+        "by_source": {"sampled": 12, "retokenized": 0, "unknown": 10, "none": 48},
         "by_format": {
             "flat": 8,
             "messages": 4,
+            "mini-swe-agent": 2,
             "per-call": 3,
             "responses": 3,
             "rows": 6,
@@ -79,7 +81,7 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "warnings": None,
     }
     steps = [step for trajectory in read(tmp_path / "out") for step in trajectory.steps]
-    assert len(steps) == 67
+    assert len(steps) == 70
     assert sum(step.n_action_tokens for step in steps) == report.n_action_tokens > 50
     assert [d.file for d in report.detected] == [
         "flat/chatml.jsonl",
@@ -88,6 +90,8 @@ def test_all_samples_go_into_one_dataset(tmp_path):
         "flat/react.jsonl",
         *["flat/search-r1.jsonl"] * 3,
         "messages/tools.jsonl",
+        "mini-swe-agent/ids.jsonl",
+        "mini-swe-agent/text.jsonl",
         "per-call/search.jsonl",
         "per-call/window.jsonl",
         "responses/no_ids.jsonl",
@@ -174,6 +178,7 @@ def test_what_was_read_stands_in_the_metadata(tmp_path):
         "from": "auto",
         "state": "none",
         "markup": None,
+        "align": "auto",
         "retokenize": False,
         "on_error": "stop",
         "limit": 5,
