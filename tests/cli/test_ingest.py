@@ -254,3 +254,18 @@ def test_a_bad_conversation_in_a_text_file_is_set_aside(tmp_path):
     [line] = (tmp_path / "out" / "_quarantine.jsonl").read_text().splitlines()
     raw = base64.b64decode(json.loads(line)["raw_b64"])
     assert log.read_bytes().endswith(raw)
+
+
+def test_rows_of_a_table_are_read_and_their_masks_aligned_as_asked(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = {"prompt_ids": [5], "response_ids": [6, 7], "loss_mask": [0, 1]}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    bare = trajkit("ingest", tmp_path / "a.parquet", "--dry-run")
+    assert bare.returncode == 3
+    assert b"error[I406]" in bare.stderr
+    assert b"a.parquet:1" in bare.stderr
+    done = trajkit("ingest", tmp_path / "a.parquet", "--dry-run", "--align", "shifted")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"1 trajectories, 1 steps, 1 action tokens" in done.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trajkit.formats.datum import is_datum
+
 WHOLE = ("input_ids", "token_ids", "tokens")
 PROMPT = ("prompt_ids", "prompt_token_ids", "prompts")
 RESPONSE = (
@@ -56,6 +58,9 @@ def is_row(value: object) -> str | None:
     """Return why a JSON value is taken for a pre-tokenised row, `None` when it is none."""
     if not isinstance(value, dict):
         return None
+    datum = is_datum(value)
+    if datum is not None:
+        return datum
     masks = [name for name in (LABELS, *MASKS) if isinstance(value.get(name), list)]
     whole = [name for name in WHOLE if isinstance(value.get(name), list)]
     split = [

@@ -19,6 +19,7 @@ from trajkit.formats.alignment import (
     fits_as_asked,
     spread,
 )
+from trajkit.formats.datum import TARGETS, WEIGHTS
 from trajkit.formats.fields import Fields
 from trajkit.formats.row_keys import GATES, LABELS, MASKS, NO_LOSS, TOGETHER
 from trajkit.records import Ids
@@ -70,8 +71,10 @@ def _take_claims(
     if isinstance(fields.rest().get(LABELS), list):
         claim, wrong = _labels(fields, ids, shape, align)
         claims.append(claim)
+    has_targets = isinstance(fields.rest().get(TARGETS), list)
     gates = {gate: True for gate, other in GATES.items() if fields.rest().get(other) is not None}
-    for name, is_response in (MASKS | gates).items():
+    weights_of = {WEIGHTS: False} if has_targets else {}
+    for name, is_response in (MASKS | gates | weights_of).items():
         values = _take_weights(fields, name)
         if values is not None:
             stands, why = _decide(fields, name, len(values), shape, align, is_response=is_response)
@@ -79,7 +82,17 @@ def _take_claims(
             claims.append(Claim(name=name, n=n, weights=weights, align=stands, why=why))
     if not claims:
         raise fields.missing("loss_mask")
+    if has_targets:
+        wrong = _wrong_targets(fields, ids, shape, claims[0].weights)
     return claims, wrong
+
+
+def _wrong_targets(fields: Fields, ids: Ids, shape: Shape, weights: Values) -> NDArray[np.int64]:
+    """Return the trained positions whose target is not the id that the row goes on with."""
+    targets = _take_ints(fields, TARGETS)
+    if len(targets) != len(ids) - 1:
+        raise misfit_of(fields, TARGETS, len(targets), shape)
+    return np.flatnonzero((weights[1:] != 0) & (targets != ids[1:])) + 1
 
 
 def _labels(

@@ -3,6 +3,7 @@
     {"input_ids", "labels"}                      -100 where nothing is trained
     {"input_ids", "loss_mask" | ...}             of the whole row, or of its response
     {"prompt_ids", "response_ids", "response_mask" | ...}
+    {"model_input", "loss_fn_inputs": {"target_tokens", "weights" | "mask"}}    a datum of Tinker
 
 `attention_mask`, log-probs, advantages and rewards may stand beside it. Nothing says that the ids
 were sampled: steps read from rows are `unknown`. Each run of trained ids is one action.
@@ -27,6 +28,7 @@ from trajkit.safe.json import Record
 
 _NO_ACTION = "the mask trains no token: the row has no action"
 _PADDED = "padding that attention_mask leaves out is not kept"
+_FRACTIONS = "weights between 0 and 1 are kept in source_mask; each id that has one is an action's"
 _OFF_MASK = "log-probs, advantages and rewards of ids that are not trained are not kept"
 
 
@@ -57,6 +59,7 @@ def _read(record: Record, align: Align = Align.AUTO) -> RawTrajectory:
     told = {
         _PADDED: (first, end) != (0, len(row.token_ids)),
         _NO_ACTION: not runs,
+        _FRACTIONS: bool(((row.weights > 0) & (row.weights < 1)).any()),
         _OFF_MASK: any(
             values is not None and bool(np.nan_to_num(values)[row.weights == 0].any())
             for values in (row.logprobs, row.advantages, row.token_rewards)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajkit.formats.alignment import Align, Shape, Values, candidates, spread
+from trajkit.formats.datum import as_row
 from trajkit.formats.fields import Fields, take_whole
 from trajkit.formats.row_keys import (
     LOGPROBS,
@@ -71,7 +72,7 @@ def read_row(record: Record, align: Align = Align.AUTO) -> TokenRow:
         InputError: I201 to I303 where a value is not what it should be, I406 when the mask fits
             two conventions, I407 when it fits none, or masks contradict each other.
     """
-    fields = Fields(record.value, record.place)
+    fields = Fields(as_row(record.value), record.place)
     ids, n_prompt = _take_ids(fields)
     shape = Shape(n_ids=len(ids), n_response=None if n_prompt is None else len(ids) - n_prompt)
     mask, wrong = take_mask(fields, ids, shape, align)

@@ -15,6 +15,7 @@ from trajkit.records import Mask
 _FINISHED = ("stop", "eos", "end_turn")
 _DOUBLED, _PADDED = 2, 3
 """A stop said twice was appended; the same one said more often pads."""
+_AMBIGUOUS = ": ambiguous, it alone, or a mask late by one, its end cut off"
 _THOUGHT = (b"<think>", b"</think>")
 
 
@@ -196,6 +197,8 @@ def turn_partly_trained(row: MaskedRow) -> Iterator[Spot]:
             if end > start and not _is_left_out_by_choice(row, start, end):
                 is_opener = _is_lone_opener(row, start, end) and not 0 < row.response <= start
                 detail = f"the {side} {end - start} of {turn.end - turn.high} are left out"
+                if side == "first" and not is_opener and _may_be_late(row, turn):
+                    detail += _AMBIGUOUS
                 yield Spot(
                     start=start,
                     end=end,
@@ -235,9 +238,11 @@ def _shift_of_actions(row: MaskedRow) -> int:
 def _shift_of_turns(row: MaskedRow) -> int:
     """Return by how much a mask is off the policy's turns: all runs agree, one end proves it."""
     marks, ids = row.marks, row.token_ids
-    turns = [row.turn_at(start) for start, _ in row.runs]
     if marks is None or row.sampled.any():
         return 0
+    if _is_rolled_late(row):
+        return 1
+    turns = [row.turn_at(start) for start, _ in row.runs]
     found = [t for t in turns if t is not None and t.is_policy]
     if len(found) < len(turns):
         return 0
@@ -251,12 +256,31 @@ def _shift_of_turns(row: MaskedRow) -> int:
     ):
         return -1
     is_late = all(start == turn.high + 1 for (start, _), turn in pairs) and any(
-        end - start > 1
-        and marks.is_stop(int(ids[end - 2]))
-        and not marks.is_stop(int(ids[end - 1]))
-        for (start, end), _ in pairs
+        end - start > 1 and end == turn.end + 1 and int(ids[end - 1]) not in marks.shared_set
+        for (start, end), turn in pairs
     )
     return int(is_late)
+
+
+def _is_rolled_late(row: MaskedRow) -> bool:
+    """Return whether a mask was rolled late: its last value stands at the row's first id."""
+    if len(row.runs) < 2 or row.runs[0] != (0, 1) or not row.real[-1]:
+        return False
+    turns = [row.turn_at(start) for start, _ in row.runs[1:]]
+    is_late = all(
+        turn is not None and turn.is_policy and start == turn.high + 1
+        for (start, _), turn in zip(row.runs[1:], turns, strict=True)
+    )
+    return is_late and row.runs[-1][1] == len(row.token_ids)
+
+
+def _may_be_late(row: MaskedRow, turn: Turn) -> bool:
+    """Return whether the only run begins one late in a turn and no id behind it could prove it.
+
+    A mask that is late trains one id behind the turn. Where the row ends there, that value was cut
+    off, and nothing is left to tell such a mask from one that leaves the first id out.
+    """
+    return row.runs == ((turn.high + 1, len(row.token_ids)),)
 
 
 def _open_ends(row: MaskedRow) -> Iterator[tuple[int, int, Marks]]:

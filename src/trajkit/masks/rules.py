@@ -99,7 +99,7 @@ MASK_RULES: tuple[MaskRule, ...] = (
         severity=_ERROR,
         find=partial(_alone, borders.mask_shifted),
         needs_turns=True,
-        hides=("mask-misplaced", *_BORDERS),
+        hides=("mask-misplaced", "stop-not-sampled", "padding-trained", *_BORDERS),
     ),
     _rule("mask-misplaced", _ERROR, borders.mask_misplaced, hides=_BORDERS),
     _rule("all-trained", _ERROR, borders.all_trained, turns=True, hides=_EVERYTHING),

@@ -16,7 +16,7 @@ from trajkit.safe.json import Record
 from trajkit.store.read import PROBLEMS
 from trajkit.store.schema import METADATA_KEY
 
-_BATCH_ROWS = 256
+_BATCH_ROWS = 64
 _SOUND = {int, bool, str, type(None)}
 _NUMBERS = {*_SOUND, float} - {str}
 

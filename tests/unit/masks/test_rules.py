@@ -206,6 +206,53 @@ BUGS: dict[str, tuple[dict[str, Any], str]] = {
         response_of([(USER + HEADER, 0), ("<think>so</think>four<|im_end|>", 1)], 1),
         "turn-partly-trained",
     ),
+    "a turn cut by max_length loses its mask": (
+        row_of([(USER + HEADER, 0), ("get<|im_end|>", 1), ("\n" + USER + HEADER + "fou", 0)]),
+        "turn-not-trained",
+    ),
+    "a cut completion left out of one mask and trained by the other": (
+        {
+            "prompt_ids": encode(USER + HEADER),
+            "completion_ids": encode("fou"),
+            "completion_mask": [0] * len(encode("fou")),
+            "tool_mask": [1] * len(encode("fou")),
+        },
+        "empty-mask",
+    ),
+    "a mask that grew with the completion and did not shrink with it": (
+        {
+            "prompt_ids": encode(USER + HEADER),
+            "completion_ids": encode("four<|im_end|>"),
+            "tool_mask": [1] * (len(encode("four<|im_end|>")) + 2),
+        },
+        "mask-misfit",
+    ),
+    "one log-prob more than ids": (
+        {
+            **row_of([(USER + HEADER, 0), ("four<|im_end|>", 1)]),
+            "logprobs": [-0.5] * (len(encode("four<|im_end|>")) + 1),
+        },
+        "mask-misfit",
+    ),
+    "two masks of one row that say other things": (
+        {
+            **row_of([(USER + HEADER, 0), ("four<|im_end|>", 1)]),
+            "response_mask": [1] * len(encode(USER + HEADER + "four<|im_end|>")),
+        },
+        "mask-misfit",
+    ),
+    "the stand-in for a failed trajectory": (
+        {"prompt_ids": encode(USER + HEADER), "response_ids": [0], "loss_mask": [0]},
+        "empty-mask",
+    ),
+    "targets of a datum that are the inputs again": (
+        {
+            "model_input": encode(USER + HEADER + "four"),
+            "target_tokens": encode(USER + HEADER + "four"),
+            "weights": [0] * (len(encode(USER + HEADER)) - 1) + [1] * (len(encode("four")) + 1),
+        },
+        "wrong-label",
+    ),
     "every token of a multi-turn row trained": (
         row_of([(USER + HEADER + "four<|im_end|>\n<|im_start|>tool\n4<|im_end|>\n", 1)]),
         "all-trained",
@@ -217,6 +264,77 @@ BUGS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_mask_bug_that_was_reported_in_public_is_caught(bug, tmp_path):
     row, rule = BUGS[bug]
     assert rules_in(judge(tmp_path, row)) == {rule: 1}
+
+
+TURNS = [(USER + HEADER, 0), ("get 4<|im_end|>", 1), ("\n<|im_start|>tool\n4<|im_end|>\n", 0)]
+TURNS += [(HEADER, 0), ("four<|im_end|>", 1)]
+
+
+def test_a_mask_made_of_its_sum_trains_the_end_of_the_row(tmp_path):
+    row = row_of(TURNS)
+    n_trained, n = sum(row["loss_mask"]) + 9, len(row["loss_mask"])
+    row["loss_mask"] = [0] * (n - n_trained) + [1] * n_trained
+    found = rules_in(judge(tmp_path, row))
+    assert {"observation-trained", "generation-prompt-trained", "turn-not-trained"} <= set(found)
+
+
+def test_turns_sliced_by_the_length_of_another_text_are_off_from_the_second_on(tmp_path):
+    row = row_of(TURNS)
+    n = len(encode("".join(text for text, _ in TURNS[:3])))
+    row["loss_mask"] = [*row["loss_mask"][:n], *row["loss_mask"][n + 1 :], 0]
+    found = rules_in(judge(tmp_path, row))
+    assert found == {"generation-prompt-trained": 1, "stop-not-trained": 1}
+
+
+LATE = [(USER + HEADER, 0), ("four more<|im_end|>", 1)]
+CUT = [(USER + HEADER, 0), ("fou", 1), ("<|endoftext|>" * 3, 0)]
+
+
+def late(pieces: list[tuple[str, int]], tokenizer: Any = None, **extra: Any) -> dict[str, Any]:
+    """Return a row whose mask is late by one."""
+    row = row_of(pieces, tokenizer, **extra)
+    return {**row, "loss_mask": [0, *row["loss_mask"][:-1]]}
+
+
+@pytest.mark.parametrize(
+    ("row", "tokenizer"),
+    [
+        (late([*LATE, ("<|endoftext|>" * 3, 0)]), None),
+        (late([*LATE, ("<|im_end|>" * 3, 0)]), None),
+        (late([*LATE, ("<|im_start|>user\nand?", 0)]), None),
+        (late([*LATE, ("\n", 0)]), None),
+        ({**padded([LATE[0], ("fou", 1)]), "loss_mask": late(CUT)["loss_mask"]}, None),
+        ({**late(LATE), "loss_mask": [1, *row_of(LATE)["loss_mask"][:-1]]}, None),
+        (
+            late([("[INST] how many? [/INST]", 0), ("four</s>", 1), ("</s></s>", 0)], mistral()),
+            mistral(),
+        ),
+    ],
+)
+def test_a_single_turn_that_is_late_trains_what_stands_behind_it(row, tokenizer, tmp_path):
+    report = judge(tmp_path, row, tokenizer=tokenizer)
+    assert rules_in(report) == {"mask-shifted": 1}
+    assert report.findings[0].detail.endswith("one token late")
+
+
+def test_a_single_turn_at_the_end_of_its_row_is_ambiguous_and_says_so(tmp_path):
+    for row in (late(LATE), response_of(LATE, 1)):
+        (finding,) = judge(tmp_path, row).findings
+        assert (finding.rule, finding.severity) == ("turn-partly-trained", Severity.WARNING)
+        assert "ambiguous, it alone, or a mask late by one, its end cut off" in finding.detail
+    n = len(encode(USER + HEADER)) + 1
+    for behind in ("\n", "<|endoftext|>" * 3, "\n" + USER):
+        row = row_of([*LATE, (behind, 0)])
+        row["loss_mask"][n - 1] = 0
+        (finding,) = judge(tmp_path, row).findings
+        assert finding.rule == "turn-partly-trained"
+        assert "ambiguous" not in finding.detail  # a late mask would train what stands behind
+
+
+def test_the_first_token_left_out_where_the_next_message_is_the_stop_is_no_shift(tmp_path):
+    head = ("<|user|>\nhow many?<|assistant|>\ng", 0)
+    row = row_of([head, ("et four<|user|>", 1), ("\nthanks", 0)], glm())
+    assert rules_in(judge(tmp_path, row, tokenizer=glm())) == {"turn-partly-trained": 1}
 
 
 def test_a_stop_that_opens_the_next_message_is_told_from_a_trained_one(tmp_path):
