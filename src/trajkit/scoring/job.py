@@ -89,10 +89,12 @@ class Company:
         self._job = job
         self._seen: dict[int, tuple[float, float]] = {}
         """By rank, the last sign, and when it was noticed here: clocks of machines differ."""
+        self._stale = {rank: self._failure(rank) for rank in range(job.size)}
+        """What an earlier start of the same name left: no failure of this one."""
 
     @contextmanager
     def present(self) -> Iterator[None]:
-        """Show that this process is alive while inside, and that it failed if it does."""
+        """Show that this process is alive while inside, and at the end that it is done or failed."""
         if self._job.size == 1:
             yield
             return
@@ -101,6 +103,7 @@ class Company:
         sign.start()
         try:
             yield
+            self._file(self._job.rank, "done").touch()
         except BaseException as problem:
             text = str(problem).splitlines()[:1] or [type(problem).__name__]
             publish_bytes(self._file(self._job.rank, "failed"), text[0].encode(), overwrite=True)
@@ -118,13 +121,29 @@ class Company:
         """
         start = time.monotonic()
         while not file.exists():
-            failed = self._file(rank, "failed")
-            if failed.exists():
-                why = failed.read_text(encoding="utf-8", errors="replace")
-                raise _gone(rank, self._folder, f"it failed: {why}")
+            failure = self._failure(rank)
+            if failure is not None and failure != self._stale.get(rank):
+                raise _gone(rank, self._folder, f"it failed: {failure[1]}")
             if time.monotonic() - max(start, self._last_sign(rank)) > SILENCE_S:
                 raise _gone(rank, self._folder, f"no sign of it for {SILENCE_S:g} seconds")
             time.sleep(0.05)
+
+    def wait_for_all(self) -> None:
+        """Return once every other process has finished its share: late ones find theirs kept.
+
+        Raises:
+            FileError: F104 as in `wait_for`.
+        """
+        for rank in range(1, self._job.size):
+            self.wait_for(self._file(rank, "done"), rank)
+
+    def _failure(self, rank: int) -> tuple[int, str] | None:
+        """Return when a process failed, by its own clock, and why; `None` when it did not."""
+        file = self._file(rank, "failed")
+        try:
+            return file.stat().st_mtime_ns, file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
 
     def _last_sign(self, rank: int) -> float:
         try:

@@ -118,6 +118,7 @@ class Run:
                     company.wait_for(parts.file(number), number % job.size)
                     found = parts.load(number, window)
                     self._take_window(self._scored(window, told) if found is None else found)
+                company.wait_for_all()
         return n_kept
 
     def _scored(self, trajectories: Sequence[Trajectory], told: Progress | None) -> Window:

@@ -156,13 +156,30 @@ def test_several_processes_make_the_same_table_and_report(made, tmp_path, size):
     assert not list(tmp_path.glob("*.parts"))
 
 
-def test_a_process_that_failed_fails_the_run(made, tmp_path):
-    first = Job(rank=0, size=2, name="n")
+def test_a_late_process_finds_its_share_kept(made, tmp_path):
+    out = tmp_path / "scores.parquet"
+    environment = os.environ | {"WORLD_SIZE": "2"}
+    subprocess.run(command(made, out), env=environment | {"RANK": "1"}, check=True)  # all its share
+    for sign in tmp_path.glob("scores.parquet.parts/*/*.done"):
+        sign.unlink()  # as if it was killed right then
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command(made, out), env=environment | {"RANK": "0"}, **quiet) as first:
+        subprocess.run(command(made, out), env=environment | {"RANK": "1"}, check=True)
+        assert first.wait(60) == 0
+    assert out.read_bytes() == made[2]
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def test_a_process_that_failed_fails_the_run(tmp_path, monkeypatch):
+    company = Company(tmp_path, Job(rank=0, size=2, name="n"))
     with pytest.raises(RuntimeError), Company(tmp_path, Job(rank=1, size=2, name="n")).present():
         raise RuntimeError("the disk of rank 1 is full\nand more")
     with pytest.raises(FileError, match="the disk of rank 1 is full") as caught:
-        Company(tmp_path, first).wait_for(tmp_path / "00001.parquet", 1)
+        company.wait_for(tmp_path / "00001.parquet", 1)
     assert caught.value.code == "F104"
+    monkeypatch.setattr(job_room, "SILENCE_S", 0.2)
+    with pytest.raises(FileError, match="no sign"):  # a second start of the same name
+        Company(tmp_path, Job(rank=0, size=2, name="n")).wait_for(tmp_path / "00001.parquet", 1)
     assert not list(tmp_path.glob("*.alive"))
     again = Company(tmp_path, Job(rank=0, size=2, name="another start"))
     (tmp_path / "00001.parquet").touch()
