@@ -94,7 +94,7 @@ class Company:
 
     @contextmanager
     def present(self) -> Iterator[None]:
-        """Show that this process is alive while inside, and at the end that it is done or failed."""
+        """Show that this process is alive while inside, and then that it is done or failed."""
         if self._job.size == 1:
             yield
             return
