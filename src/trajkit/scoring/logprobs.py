@@ -196,14 +196,22 @@ def pass_scores(
 def exact_kl(logits_NV: torch.Tensor, ref_logits_NV: torch.Tensor) -> torch.Tensor:
     """Return KL(p || q) [N] of two rows of logits, nats: the sum of p (log p - log q).
 
-    Summed in float64. An id that p rules out adds nothing, one that q alone rules out makes it
-    infinite; NaN or +inf among the logits make it NaN.
+    Summed in float64, with both normalisers apart: no digits are lost where logits are large. An id
+    that p rules out adds nothing, one that q alone rules out makes it infinite; NaN or +inf among
+    the logits make it NaN.
     """
-    log_p_NV = logits_NV - logits_NV.logsumexp(1, keepdim=True)
-    log_q_NV = ref_logits_NV - ref_logits_NV.logsumexp(1, keepdim=True)
-    p_NV = log_p_NV.exp()
-    terms_NV = torch.where(p_NV > 0, p_NV * (log_p_NV - log_q_NV), p_NV)
-    return terms_NV.sum(1, dtype=torch.float64).float()
+    p_NV = logits_NV - logits_NV.amax(1, keepdim=True)
+    q_NV = ref_logits_NV - ref_logits_NV.amax(1, keepdim=True)
+    weights_NV = p_NV.exp()
+    total_N = weights_NV.sum(1, dtype=torch.float64)
+    ref_total_N = q_NV.exp().sum(1, dtype=torch.float64)
+    is_out_NV = p_NV.isneginf()
+    only_ref_N = (q_NV.isneginf() & ~is_out_NV).any(1)
+    terms_NV = torch.where(is_out_NV, weights_NV, weights_NV * (p_NV - q_NV))
+    mean_N = terms_NV.sum(1, dtype=torch.float64) / total_N
+    kl_N = mean_N - (total_N.log() - ref_total_N.log())
+    kl_N = torch.where(only_ref_N, torch.inf, kl_N)
+    return torch.where((total_N + ref_total_N).isnan(), torch.nan, kl_N).float()
 
 
 def _hidden(loaded: LoadedModel, reading: Pass, ids_T: torch.Tensor) -> Hidden:

@@ -197,6 +197,10 @@ def test_exact_kl_is_the_float64_sum_and_nothing_to_itself(n_vocab: int) -> None
     log_p, log_q = one.double().log_softmax(-1), other.double().log_softmax(-1)
     wanted = (log_p.exp() * (log_p - log_q)).sum(-1)
     assert_close(exact_kl(one, other).numpy(), wanted.numpy(), atol=1e-5)
+    large = exact_kl(one + 200.0, other + 200.0)  # their digits stay, those of a float32 log do not
+    shifted = [(each + 200.0).double().log_softmax(-1) for each in (one, other)]
+    exact = (shifted[0].exp() * (shifted[0] - shifted[1])).sum(-1)
+    assert_close(large.numpy(), exact.numpy(), atol=1e-6)
     assert_close(exact_kl(one, one.clone()).numpy(), np.zeros(5), atol=1e-6)
 
 
@@ -205,4 +209,7 @@ def test_an_id_that_only_one_side_rules_out_decides_the_kl() -> None:
     assert exact_kl(without, torch.zeros(1, 3)).item() == pytest.approx(math.log(1.5))
     assert exact_kl(torch.zeros(1, 3), without).item() == math.inf
     assert exact_kl(without, without.clone()).item() == 0.0
+    unlikely = torch.tensor([[0.0, -200.0]])  # its probability is no float32
+    assert exact_kl(unlikely, torch.tensor([[0.0, -math.inf]])).item() == math.inf
+    assert math.isnan(exact_kl(unlikely, torch.tensor([[0.0, math.inf]])).item())
     assert math.isnan(exact_kl(torch.tensor([[math.nan, 0.0]]), torch.zeros(1, 2)).item())
