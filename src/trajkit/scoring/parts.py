@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from trajkit.errors import InputError
-from trajkit.records import Trajectory, read_only
+from trajkit.records import Floats, Trajectory, read_only
 from trajkit.safe.files import publish
 from trajkit.scoring.scored import NUMBERS, ScoredTrajectory, Status, StepScores, scores_table
 from trajkit.store.digest import content_digest
 from trajkit.store.manifest import unseal
 from trajkit.store.read import PROBLEMS
 from trajkit.store.schema import METADATA_KEY, SCORES_SCHEMA, SCORES_SCHEMA_NAME
+from trajkit.store.scores import lists_of
 from trajkit.store.write import ParquetSink
 
 
@@ -68,7 +69,7 @@ class Parts:
                 table = part.read()
             if [content_digest(table)] != told["row_groups"]:
                 return None
-            return _window(table.to_pydict(), trajectories, told)
+            return _window(table, trajectories, told)
         except (*PROBLEMS, InputError, KeyError, TypeError, ValueError):
             return None
 
@@ -94,19 +95,22 @@ class Parts:
             self._root.rmdir()
 
 
-def _window(
-    columns: Mapping[str, list[Any]], trajectories: Sequence[Trajectory], told: Mapping[str, Any]
-) -> Window:
+_WORDS = ("trajectory_id", "step_index", "status")
+
+
+def _window(table: pa.Table, trajectories: Sequence[Trajectory], told: Mapping[str, Any]) -> Window:
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     keys = [(step.trajectory_id, step.step_index) for step in steps]
-    found = list(zip(columns["trajectory_id"], columns["step_index"], strict=True))
+    words = {name: table.column(name).to_pylist() for name in _WORDS}
+    found = list(zip(words["trajectory_id"], words["step_index"], strict=True))
     if keys != found:
         raise ValueError("it is of other steps")
+    numbers = {name: lists_of(table.column(name)) for name in NUMBERS}
     rows = iter(
         StepScores(
             step=step,
-            status=Status(columns["status"][at]),
-            **{name: _numbers(columns[name][at], name) for name in NUMBERS},
+            status=Status(words["status"][at]),
+            **{name: _numbers(column[at], name) for name, column in numbers.items()},
         )
         for at, step in enumerate(steps)
     )
@@ -121,11 +125,8 @@ def _window(
     return Window(scored=scored, totals={name: int(n) for name, n in told["totals"].items()})
 
 
-def _numbers(values: list[float | None] | None, name: str) -> NDArray[Any] | None:
-    if values is None:
-        return None
-    if name == "rank":
-        return read_only(np.array([0 if v is None else v for v in values], dtype=np.int32))
-    array = np.array([np.nan if v is None else v for v in values], dtype=np.float32)
-    array.setflags(write=False)
-    return array
+def _numbers(values: Floats | None, name: str) -> Any:
+    """Return a list of a column as it was scored: ranks whole, and 0 where there is none."""
+    if values is None or name != "rank":
+        return values
+    return read_only(np.nan_to_num(values).astype(np.int32))

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from trajkit import __version__
+from trajkit.errors import UsageProblem
 from trajkit.records import Trajectory
 from trajkit.rl.losses import loss_names
 from trajkit.rl.report import loss_table
@@ -25,10 +26,7 @@ from trajkit.scoring.loader import quiet_transformers
 from trajkit.scoring.model import LoadedModel, load_model
 from trajkit.scoring.parts import Parts
 from trajkit.scoring.planning.forecast import WINDOW_TOKENS, windows
-from trajkit.scoring.report import (
-    Limits,
-    ScoreReport,
-)
+from trajkit.scoring.report import Limits, ScoreReport
 from trajkit.scoring.under_way import Counting, Progress, Run
 from trajkit.store.read import Dataset, open_dataset, read_trajectories
 from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
@@ -174,6 +172,12 @@ def _loaded(
     model: LoadedModel | Path | str, device: str, dtype: str, adapter: Path | str | None
 ) -> LoadedModel:
     if isinstance(model, LoadedModel):
+        if not model.weights_digest:
+            raise UsageProblem(
+                "U103",
+                "a module in memory has no checkpoint that scores could name",
+                hint="score_batch scores trajectories with it, or save it and give the folder",
+            )
         return model
     return load_model(model, device=device, dtype=dtype, adapter=adapter)
 

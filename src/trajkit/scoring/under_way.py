@@ -14,9 +14,7 @@ from trajkit.rl.counted import counted_tokens
 from trajkit.rl.report import LossTable
 from trajkit.rl.run import scored_step
 from trajkit.rl.tokens import ScoredStep, ScoredTokens, TokenCollector, sampled_ids
-from trajkit.scoring.checks import (
-    model_facts,
-)
+from trajkit.scoring.checks import model_facts
 from trajkit.scoring.context import with_context_asked, without_context_asked
 from trajkit.scoring.job import Company, Job
 from trajkit.scoring.logprobs import too_long

@@ -76,7 +76,7 @@ class Scores:
         if self._held[0] != group:
             table = self._table.group(group)
             there = [name for name in (*_COLUMNS, *_LATER) if name in table.column_names]
-            columns = {name: _lists(table.column(name)) for name in there}
+            columns = {name: lists_of(table.column(name)) for name in there}
             keys = zip(
                 table.column("trajectory_id").to_pylist(),
                 table.column("step_index").to_pylist(),
@@ -117,7 +117,7 @@ def open_scores(path: Path, dataset: Dataset) -> Scores:
     return Scores(table)
 
 
-def _lists(column: pa.ChunkedArray) -> list[Floats | None]:
+def lists_of(column: pa.ChunkedArray) -> list[Floats | None]:
     """Return each list as float32, NaN where a number is null."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):

@@ -10,10 +10,18 @@ import pytest
 import torch
 
 from tests.builders import make_trajectory
-from tests.score_builders import TINY, assert_close, chain, plain_logprobs, random_model, tiny_llama
-from trajkit import score_batch
+from tests.score_builders import (
+    TINY,
+    assert_close,
+    chain,
+    plain_logprobs,
+    random_model,
+    tiny_llama,
+    write_data,
+)
+from trajkit import score, score_batch
 from trajkit.errors import TrajkitError, UsageProblem
-from trajkit.scoring.model import load_model
+from trajkit.scoring.model import load_model, loaded_from_module
 from trajkit.scoring.scored import Status
 
 TRAJECTORIES = [
@@ -112,3 +120,13 @@ def test_what_is_no_whole_model_is_refused(model, why):
     with pytest.raises(UsageProblem, match=why) as caught:
         score_batch(TRAJECTORIES, model)
     assert caught.value.code == "U103"
+
+
+def test_a_module_in_memory_names_no_checkpoint_and_makes_no_table(module, tmp_path):
+    data = write_data(tmp_path / "steps.parquet", TRAJECTORIES)
+    with pytest.raises(UsageProblem) as caught:
+        score(data, loaded_from_module(module.eval()), out=tmp_path / "scores.parquet")
+    assert (caught.value.code, [path.name for path in tmp_path.iterdir()]) == (
+        "U103",
+        ["steps.parquet"],
+    )
