@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODEL := .cache/smollm2
 SMOKE := .cache/smoke
+TRITON := .cache/triton
 ROLLOUTS ?= fixtures/rollouts/smollm2.jsonl
 
-.PHONY: demo test check browser model tokenizers smoke bench bench-drift bench-score fixtures golden clean
+.PHONY: demo test check browser kernels model tokenizers smoke bench bench-drift bench-score fixtures golden clean
 
 demo: model
 	@$(BIN)/python fixtures/demo.py --model $(MODEL) --rollouts $(ROLLOUTS) --out .cache/demo
@@ -22,6 +23,9 @@ check: $(READY)
 
 browser: $(READY) # the HTML page in a real browser; needs Chromium: apt-get install chromium
 	$(BIN)/pytest -q tests/browser/drive.py
+
+kernels: $(TRITON)/.ready # the GPU's kernel without a GPU: interpreted, and compiled
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(BIN)/pytest -q -p no:cacheprovider tests/kernels/drive.py
 
 model: $(READY)
 	@TQDM_DISABLE=1 $(BIN)/python fixtures/smollm2.py $(MODEL)
@@ -52,6 +56,10 @@ fixtures: model
 
 golden: model
 	$(BIN)/pytest -q tests/golden --rewrite
+
+$(TRITON)/.ready: $(READY) # beside the environment: nothing else is to find it
+	$(BIN)/pip install -q --no-deps --upgrade --target $(TRITON) triton==3.6.0
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .cache

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from torch.nn import functional
 from trajkit.errors import NumericError, Place
 
 _PROBE_LEN = 12
+_WIDENED_ROWS = 4096
+"""Rows of a half-precision weight that are widened at a time: 16 MiB at 1,024 columns."""
 _SAME_LOGITS = 1e-5
 """How far logits of two passes may differ, relative to the largest, in fp32."""
 CAUSAL_FP32, CAUSAL_HALF = 1e-4, 2e-2
@@ -46,16 +49,15 @@ class Head:
 
     Attributes:
         body_name: the attribute of the model that holds everything below the head.
-        weight: [V, H] float32, or half precision where the product itself comes out in float32;
-            `None` for `FORWARD`.
-        bias: [V] float32; `None` when there is none.
+        layer: the output layer where it is a plain linear one: its product comes out in float32,
+            because logits rounded to bf16 are off by up to 0.03 nats. `None` where the model's own
+            product has to do.
         n_rows: V, the ids that have a logit.
     """
 
     kind: HeadKind
     body_name: str
-    weight: torch.Tensor | None = None
-    bias: torch.Tensor | None = None
+    layer: nn.Linear | None
     n_rows: int
 
 
@@ -101,13 +103,46 @@ def hidden_states(model: Any, body_name: str, ids_T: torch.Tensor) -> Hidden:
 def logits_of(model: Any, head: Head, hidden: Hidden, rows_N: torch.Tensor) -> torch.Tensor:
     """Return float32 logits [N, V] of some rows of a sequence."""
     states_NH = hidden.states_TH.index_select(0, rows_N)
-    weight = head.weight
-    if weight is None:
-        return _forward_logits(model, head.body_name, hidden.output, states_NH).float()
-    if weight.dtype is torch.float32:
-        return functional.linear(states_NH.float(), weight, head.bias)
-    logits_NV = torch.mm(states_NH, weight.T, out_dtype=torch.float32)
-    return logits_NV if head.bias is None else logits_NV + head.bias
+    if head.kind is HeadKind.LINEAR and head.layer is not None:
+        return _wide_product(head.layer, states_NH)
+    logits_NV = _forward_logits(model, head, hidden.output, states_NH)
+    return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+
+
+def _wide_product(layer: nn.Linear, states_NH: torch.Tensor) -> torch.Tensor:
+    """Return a linear layer's result [N, V] in float32 or better, whatever dtype it is kept in.
+
+    Half precision is multiplied into float32 where this build can. Else the weight is widened a few
+    rows at a time: the same numbers, without a copy of the largest matrix of the model.
+    """
+    weight: torch.Tensor = layer.weight
+    own: torch.Tensor | None = layer.bias
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    bias = None if own is None else own.to(wide)
+    if weight.dtype is wide:
+        return functional.linear(states_NH.to(wide), weight, bias)
+    if _multiplies_to_fp32(weight.device, weight.dtype):
+        logits_NV = torch.mm(states_NH, weight.T, out_dtype=torch.float32)
+    else:
+        logits_NV = states_NH.new_empty((len(states_NH), len(weight)), dtype=wide)
+        states_NH = states_NH.to(wide)
+        for start in range(0, len(weight), _WIDENED_ROWS):
+            some = slice(start, start + _WIDENED_ROWS)
+            logits_NV[:, some] = states_NH @ weight[some].to(wide).T
+    return logits_NV if bias is None else logits_NV.add_(bias)
+
+
+@lru_cache(maxsize=8)
+def _multiplies_to_fp32(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether this build multiplies half-precision matrices into float32 on a device."""
+    if device.type != "cuda":
+        return False
+    probe = torch.ones((16, 16), dtype=dtype, device=device)
+    try:
+        torch.mm(probe, probe.T, out_dtype=torch.float32)
+    except (NotImplementedError, RuntimeError, TypeError):
+        return False
+    return True
 
 
 @torch.inference_mode()
@@ -130,18 +165,29 @@ def find_head(model: Any, place: Place) -> Head:
         if type(output_layer) is nn.Linear and torch.equal(
             output_layer(hidden.states_TH[None])[0], wanted_NV
         ):
-            return _linear(output_layer, name)
+            return Head(
+                kind=HeadKind.LINEAR,
+                body_name=name,
+                layer=output_layer,
+                n_rows=int(weight.shape[0]),
+            )
         rows = slice(1, -1)
-        found_NV = _forward_logits(model, name, hidden.output, hidden.states_TH[rows])
+        head = Head(
+            kind=HeadKind.FORWARD,
+            body_name=name,
+            layer=output_layer if type(output_layer) is nn.Linear else None,
+            n_rows=int(wanted_NV.shape[1]),
+        )
+        found_NV = _forward_logits(model, head, hidden.output, hidden.states_TH[rows])
     except torch.OutOfMemoryError:
         raise
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
         reason = str(problem).strip().splitlines()[:1] or [type(problem).__name__]
         raise _refused(f"it cannot be run in parts ({reason[0]})", place) from problem
-    limit = _SAME_LOGITS if is_fp32(found_NV) else CAUSAL_HALF
+    limit = _SAME_LOGITS if is_fp32(wanted_NV) else CAUSAL_HALF
     if not is_close(found_NV, wanted_NV[rows], limit):
         raise _refused("its head gives other logits for chosen rows", place)
-    return Head(kind=HeadKind.FORWARD, body_name=name, n_rows=int(wanted_NV.shape[1]))
+    return head
 
 
 def _probe_ids(model: Any, n_rows: int) -> torch.Tensor:
@@ -150,31 +196,6 @@ def _probe_ids(model: Any, n_rows: int) -> torch.Tensor:
     n_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     length = min(_PROBE_LEN, n_positions or _PROBE_LEN)
     return torch.arange(length, device=table.device) % min(n_rows, int(table.shape[0]))
-
-
-def _linear(layer: nn.Linear, body_name: str) -> Head:
-    """Return a head whose product comes out in float32: bf16 logits are off by up to 0.03 nats."""
-    weight, bias = layer.weight.detach(), getattr(layer, "bias", None)
-    if not _multiplies_to_fp32(weight):
-        weight = weight.float()
-    return Head(
-        kind=HeadKind.LINEAR,
-        body_name=body_name,
-        weight=weight,
-        bias=None if bias is None else bias.detach().float(),
-        n_rows=layer.weight.shape[0],
-    )
-
-
-def _multiplies_to_fp32(weight: torch.Tensor) -> bool:
-    """Return whether this build multiplies half-precision matrices into float32 on this device."""
-    if not weight.is_cuda or weight.dtype is torch.float32:
-        return False
-    try:
-        torch.mm(weight[:16], weight[:16].T, out_dtype=torch.float32)
-    except (NotImplementedError, RuntimeError, TypeError):
-        return False
-    return True
 
 
 def _body_name(model: Any) -> str | None:
@@ -186,22 +207,30 @@ def _body_name(model: Any) -> str | None:
 
 
 @contextmanager
-def _body_replaced(model: Any, name: str, output: Any) -> Iterator[None]:
-    body = getattr(model, name)
-    setattr(model, name, _Recorded(body, output))
+def _replaced(model: Any, head: Head, output: Any) -> Iterator[None]:
+    """Let a model find its body's output made, and the product of its output layer in float32."""
+    body, layer = getattr(model, head.body_name), head.layer
+    setattr(model, head.body_name, _Recorded(body, output))
+    before = {} if layer is None else dict(vars(layer))  # somebody else's `forward`, if any
+    if layer is not None:
+        vars(layer)["forward"] = lambda states: _wide_product(layer, states[0])[None]
     try:
         yield
     finally:
-        setattr(model, name, body)
+        setattr(model, head.body_name, body)
+        if layer is not None:
+            del layer.forward
+            vars(layer).update(before)
 
 
-def _forward_logits(
-    model: Any, body_name: str, output: Any, states_NH: torch.Tensor
-) -> torch.Tensor:
-    """Return the logits [N, V] the model's own forward makes of given states."""
+def _forward_logits(model: Any, head: Head, output: Any, states_NH: torch.Tensor) -> torch.Tensor:
+    """Return the logits [N, V] the model's own forward makes of given states.
+
+    What it does to the product of its output layer, a softcap or a scale, it does in float32.
+    """
     given = type(output)(**{**output, "last_hidden_state": states_NH[None]})
     ids_N = torch.zeros(len(states_NH), dtype=torch.int64, device=states_NH.device)
-    with _body_replaced(model, body_name, given):
+    with _replaced(model, head, given):
         logits_NV: torch.Tensor = model(input_ids=ids_N[None], use_cache=False).logits[0]
     return logits_NV
 

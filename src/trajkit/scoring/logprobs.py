@@ -13,14 +13,15 @@ from trajkit.errors import InputError, NumericError, Place, UsageProblem
 from trajkit.records import Floats, Ids
 from trajkit.scoring.attention import layout_of, tree_states
 from trajkit.scoring.head import Hidden, hidden_states, logits_of
+from trajkit.scoring.judging import exact_kl, judge
 from trajkit.scoring.model import LoadedModel
 from trajkit.scoring.planning.pack import Pass, Run
 from trajkit.scoring.planning.plan import Rows, speaker
 
 Positions: TypeAlias = NDArray[np.int64]
 
-_CHUNK_ROWS = {"cpu": 256, "cuda": 1024}
-"""Rows of logits held at once: memory is rows x vocabulary, whatever the sequence."""
+_LOGITS_BYTES = {"cpu": 2**26, "cuda": 2**29}
+"""Logits held at once: memory does not grow with the sequence, or with what is scored of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,10 +159,8 @@ def pass_scores(
     Raises:
         torch.OutOfMemoryError: the pass does not fit in the GPU's memory.
     """
-    n_at_once = chunk_rows or _CHUNK_ROWS[loaded.device.type]
     models = [loaded] if reference is None else [loaded, reference]
-    if reference is not None:
-        n_at_once = max(1, n_at_once // 4)  # two rows of logits, and what their distance takes
+    n_at_once = chunk_rows or _rows_at_once(loaded) // len(models) or 1
     parts = []
     if len(reading.edges):
         ids_T = torch.from_numpy(reading.token_ids.astype(np.int64)).to(loaded.device)
@@ -176,11 +175,11 @@ def pass_scores(
                 for one, states in zip(models, hidden, strict=True)
             ]
             both = (exact_kl(*logits),) if reference is not None else ()
-            judged = [_judge(each, of_N) for each in logits]
+            judged = [judge(each, of_N) for each in logits]
             parts.append((*judged[0], *both, *(ref[0] for ref in judged[1:])))
     nothing = torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.int32)
     columns = [
-        torch.cat(pieces).cpu().numpy()
+        _narrow(torch.cat(pieces)).cpu().numpy()
         for pieces in zip(*(parts or [(*nothing, *nothing[: 2 * len(models) - 2])]), strict=True)
     ]
     return TokenScores(
@@ -193,25 +192,13 @@ def pass_scores(
     )
 
 
-def exact_kl(logits_NV: torch.Tensor, ref_logits_NV: torch.Tensor) -> torch.Tensor:
-    """Return KL(p || q) [N] of two rows of logits, nats: the sum of p (log p - log q).
+def _rows_at_once(loaded: LoadedModel) -> int:
+    return _LOGITS_BYTES[loaded.device.type] // (4 * loaded.head.n_rows)
 
-    Summed in float64, with both normalisers apart: no digits are lost where logits are large. An id
-    that p rules out adds nothing, one that q alone rules out makes it infinite; NaN or +inf among
-    the logits make it NaN.
-    """
-    p_NV = logits_NV - logits_NV.amax(1, keepdim=True)
-    q_NV = ref_logits_NV - ref_logits_NV.amax(1, keepdim=True)
-    weights_NV = p_NV.exp()
-    total_N = weights_NV.sum(1, dtype=torch.float64)
-    ref_total_N = q_NV.exp().sum(1, dtype=torch.float64)
-    is_out_NV = p_NV.isneginf()
-    only_ref_N = (q_NV.isneginf() & ~is_out_NV).any(1)
-    terms_NV = torch.where(is_out_NV, weights_NV, weights_NV * (p_NV - q_NV))
-    mean_N = terms_NV.sum(1, dtype=torch.float64) / total_N
-    kl_N = mean_N - (total_N.log() - ref_total_N.log())
-    kl_N = torch.where(only_ref_N, torch.inf, kl_N)
-    return torch.where((total_N + ref_total_N).isnan(), torch.nan, kl_N).float()
+
+def _narrow(column: torch.Tensor) -> torch.Tensor:
+    """Return a column as it is kept: a float64 model's numbers are rounded here and only here."""
+    return column.float() if column.is_floating_point() else column
 
 
 def _hidden(loaded: LoadedModel, reading: Pass, ids_T: torch.Tensor) -> Hidden:
@@ -221,24 +208,3 @@ def _hidden(loaded: LoadedModel, reading: Pass, ids_T: torch.Tensor) -> Hidden:
         return hidden_states(loaded.model, name, ids_T)
     layout = layout_of(reading.runs, reading.depth, loaded.device)
     return tree_states(loaded.model, name, ids_T, layout)[0]
-
-
-def _judge(
-    logits_NV: torch.Tensor, ids_N: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return log-prob, entropy and rank [N] of one id per row; overwrites the logits.
-
-    The normaliser is the logarithm of a float32 pairwise sum: `torch.log_softmax` adds up one after
-    the other on the CPU, which costs 3e-5 nats at 150,000 ids where this costs 2e-6. NaN or +inf
-    anywhere in a row makes both of its numbers NaN; -inf is a probability of 0.
-    """
-    column = ids_N[:, None]
-    rank_N = (logits_NV > logits_NV.gather(1, column)).sum(1, dtype=torch.int32)
-    logits_NV -= logits_NV.amax(1, keepdim=True)
-    chosen_N = logits_NV.gather(1, column)[:, 0].double()
-    weights_NV = logits_NV.exp()
-    total_N = weights_NV.sum(1).double()
-    weights_NV *= logits_NV.clamp_(min=torch.finfo(torch.float32).min)
-    log_total_N = total_N.log()
-    entropy_N = log_total_N - weights_NV.sum(1).double() / total_N
-    return (chosen_N - log_total_N).float(), entropy_N.float(), rank_N

@@ -16,7 +16,7 @@ from tests.score_builders import (
 )
 from trajkit.errors import NumericError, Place
 from trajkit.records import ids_array
-from trajkit.scoring.head import HeadKind, find_head, hidden_states, logits_of
+from trajkit.scoring.head import HeadKind, _wide_product, find_head, hidden_states, logits_of
 from trajkit.scoring.logprobs import token_scores
 from trajkit.scoring.model import load_model
 
@@ -185,3 +185,49 @@ def test_logits_of_half_precision_states_come_out_in_float32(tmp_path: Path) -> 
         exact = hidden.states_TH.double() @ loaded.model.lm_head.weight.double().T
         rounded = loaded.model.lm_head(hidden.states_TH).double()
     assert (found - exact).abs().max() < 1e-3 * (rounded - exact).abs().max()
+
+
+@pytest.mark.parametrize("name", ["gemma2-softcap", "cohere2-scale", "granite-scaling"])
+def test_what_a_model_does_to_its_logits_it_does_in_float32(tmp_path: Path, name: str) -> None:
+    model_type, config, kind = ARCHITECTURES[name]
+    model = random_model(model_type, **{**config, "hidden_size": 256, "head_dim": 64})
+    loaded = load_model(save_checkpoint(model, tmp_path / "m"), device="cpu", dtype="bf16")
+    assert loaded.head.kind is kind
+    hidden = hidden_states(loaded.model, loaded.head.body_name, torch.tensor(IDS))
+    found = logits_of(loaded.model, loaded.head, hidden, torch.arange(len(IDS)))
+    assert found.dtype is torch.float32
+    given = hidden.states_TH[None]
+    with torch.inference_mode():
+        rounded = loaded.model.lm_head(given)[0].double()
+        exact = (given.double() @ loaded.model.lm_head.weight.double().T)[0]
+        if cap := getattr(loaded.model.config, "final_logit_softcapping", None):
+            exact, rounded = (cap * torch.tanh(each / cap) for each in (exact, rounded))
+        scale = getattr(loaded.model.config, "logit_scale", None) or 1.0
+        scale /= getattr(loaded.model.config, "logits_scaling", None) or 1.0
+        exact, rounded = exact * scale, rounded * scale
+    assert (found - exact).abs().max() < 1e-3 * (rounded - exact).abs().max()
+
+
+def test_a_widened_product_is_that_of_the_widened_weight() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 9_001).to(torch.bfloat16)
+    states = torch.randn(3, 64, dtype=torch.bfloat16)
+    found = _wide_product(layer, states)
+    exact = states.double() @ layer.weight.double().T + layer.bias.double()
+    torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=0.0)
+
+
+def test_somebody_elses_forward_of_the_output_layer_is_put_back() -> None:
+    model = random_model("gemma2", **TINY, final_logit_softcapping=3.0)
+    own = model.lm_head.forward
+
+    def hooked(states: torch.Tensor) -> torch.Tensor:
+        return own(states)
+
+    vars(model.lm_head)["forward"] = hooked
+    head = find_head(model, Place())
+    assert head.kind is HeadKind.FORWARD
+    assert vars(model.lm_head)["forward"] is hooked
+    plain = random_model("gemma2", **TINY, final_logit_softcapping=3.0)
+    find_head(plain, Place())
+    assert "forward" not in vars(plain.lm_head)

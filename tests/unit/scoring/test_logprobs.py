@@ -18,7 +18,7 @@ from tests.score_builders import (
 )
 from trajkit.errors import InputError, NumericError, Place
 from trajkit.records import ids_array
-from trajkit.scoring.logprobs import _judge, exact_kl, token_scores
+from trajkit.scoring.logprobs import token_scores
 from trajkit.scoring.model import LoadedModel, load_model
 
 IDS = [1, 17, 5, 5, 42, 60, 3, 11, 29, 30, 31, 2, 7, 8]
@@ -135,81 +135,3 @@ def test_a_sequence_beyond_the_positions_is_refused(llama: LoadedModel) -> None:
         scores(llama, ids, [96], place=Place(trajectory_id="long"))
     assert caught.value.code == "N103"
     assert "trajectory long" in str(caught.value)
-
-
-@pytest.mark.parametrize("n_vocab", [2, 7, 61, 512, 49_152])
-@pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_nan_and_inf_anywhere_in_a_row_poison_that_row_alone(n_vocab: int, poison: float) -> None:
-    torch.manual_seed(0)
-    for at in {0, n_vocab // 2, n_vocab - 1}:
-        logits = torch.randn(3, n_vocab)
-        logits[1, at] = poison
-        for target in {0, n_vocab - 1}:
-            logprob, entropy, _ = _judge(logits.clone(), torch.full((3,), target))
-            assert logprob.isnan().tolist() == [False, True, False]
-            assert entropy.isnan().tolist() == [False, True, False]
-
-
-def test_a_row_of_minus_inf_is_not_a_distribution() -> None:
-    logprob, _, _ = _judge(torch.full((1, 5), -math.inf), torch.tensor([0]))
-    assert logprob.isnan().all()
-
-
-def test_probability_zero_is_kept_as_minus_inf() -> None:
-    logits = torch.tensor([[-math.inf, 0.0, 0.0]])
-    logprob, entropy, rank = _judge(logits, torch.tensor([0]))
-    assert logprob.item() == -math.inf
-    assert entropy.item() == pytest.approx(math.log(2.0), abs=1e-6)
-    assert rank.item() == 2
-
-
-def test_a_confident_token_is_not_rounded_to_certainty() -> None:
-    logits = torch.zeros(1, 1000)
-    logits[0, 3] = 20.0
-    logprob, _, _ = _judge(logits, torch.tensor([3]))
-    assert logprob.item() == pytest.approx(-math.log1p(999 * math.exp(-20.0)), abs=1.3e-7)
-    assert logprob.item() < 0.0
-
-
-@pytest.mark.parametrize("n_vocab", [1000, 49_152, 151_936])
-def test_the_normaliser_keeps_its_digits_over_a_large_vocabulary(n_vocab: int) -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(32, n_vocab) * 4
-    ids = logits.argmax(1)
-    exact = logits.double().log_softmax(1)
-    logprob, entropy, rank = _judge(logits, ids)
-    assert not rank.any()
-    torch.testing.assert_close(
-        logprob.double(), exact.gather(1, ids[:, None])[:, 0], atol=3e-6, rtol=0.0
-    )
-    torch.testing.assert_close(entropy.double(), -(exact.exp() * exact).sum(1), atol=3e-6, rtol=0.0)
-
-
-def test_ties_are_not_strictly_likelier() -> None:
-    _, _, rank = _judge(torch.tensor([[1.0, 2.0, 1.0, 2.0]]), torch.tensor([0]))
-    assert rank.item() == 2
-
-
-@pytest.mark.parametrize("n_vocab", [2, 61, 20_000])
-def test_exact_kl_is_the_float64_sum_and_nothing_to_itself(n_vocab: int) -> None:
-    torch.manual_seed(0)
-    one, other = torch.randn(2, 5, n_vocab) * 3
-    log_p, log_q = one.double().log_softmax(-1), other.double().log_softmax(-1)
-    wanted = (log_p.exp() * (log_p - log_q)).sum(-1)
-    assert_close(exact_kl(one, other).numpy(), wanted.numpy(), atol=1e-5)
-    large = exact_kl(one + 200.0, other + 200.0)  # their digits stay, those of a float32 log do not
-    shifted = [(each + 200.0).double().log_softmax(-1) for each in (one, other)]
-    exact = (shifted[0].exp() * (shifted[0] - shifted[1])).sum(-1)
-    assert_close(large.numpy(), exact.numpy(), atol=1e-6)
-    assert_close(exact_kl(one, one.clone()).numpy(), np.zeros(5), atol=1e-6)
-
-
-def test_an_id_that_only_one_side_rules_out_decides_the_kl() -> None:
-    without = torch.tensor([[0.0, 0.0, -math.inf]])
-    assert exact_kl(without, torch.zeros(1, 3)).item() == pytest.approx(math.log(1.5))
-    assert exact_kl(torch.zeros(1, 3), without).item() == math.inf
-    assert exact_kl(without, without.clone()).item() == 0.0
-    unlikely = torch.tensor([[0.0, -200.0]])  # its probability is no float32
-    assert exact_kl(unlikely, torch.tensor([[0.0, -math.inf]])).item() == math.inf
-    assert math.isnan(exact_kl(unlikely, torch.tensor([[0.0, math.inf]])).item())
-    assert math.isnan(exact_kl(torch.tensor([[math.nan, 0.0]]), torch.zeros(1, 2)).item())

@@ -226,8 +226,8 @@ def test_integers_the_model_keeps_are_fine_and_only_those() -> None:
 def test_a_dtype_asked_for_is_the_dtype_loaded(llama_dir: Path, dtype: str) -> None:
     loaded = load_model(llama_dir, device="cpu", dtype=dtype)
     assert loaded.dtype == dtype
-    assert loaded.head.weight is not None
-    assert loaded.head.weight.dtype is torch.float32
+    assert loaded.head.layer is not None
+    assert loaded.head.layer.weight is loaded.model.lm_head.weight  # no second copy of it
 
 
 def test_half_precision_checkpoints_are_scored_in_fp32_on_the_cpu(tmp_path: Path) -> None:

@@ -234,8 +234,9 @@ def test_the_checkpoint_does_not_choose_the_attention(tmp_path: Path) -> None:
 
 
 def test_a_zero_head_gives_minus_log_v_on_every_branch(llama: LoadedModel) -> None:
-    assert llama.head.weight is not None
-    flat = replace(llama, head=replace(llama.head, weight=torch.zeros_like(llama.head.weight)))
+    nothing = torch.nn.Linear(32, N_VOCAB, bias=False)
+    torch.nn.init.zeros_(nothing.weight)
+    flat = replace(llama, head=replace(llama.head, layer=nothing))
     batch = score_trajectories(flat, [make_trajectory(CALLS)])
     for row in batch.scored[0].steps:
         assert_close(row.logprobs, -np.log(N_VOCAB), atol=1e-6)
