@@ -33,14 +33,14 @@ _SOURCES: dict[frozenset[GroupKind], AdvantageSource | None] = {
 """What advantages are made from, by the kinds of groups that gave some."""
 
 
-def normalised(rewards: F64, epsilon: float) -> F64:
-    """Return (R - mean) / (std + epsilon) [G], std with n - 1 in its denominator.
+def normalised(rewards: F64, epsilon: float, *, ddof: int = 1) -> F64:
+    """Return (R - mean) / (std + epsilon) [G], std with n - ddof in its denominator.
 
     GRPO's outcome advantage (arXiv 2402.03300, section 4.1.2). Epsilon lets equal rewards give 0;
     it is 1e-6 in verl (`compute_grpo_outcome_advantage`), SkyRL, slime, ROLL and Search-R1, 1e-4 in
-    TRL, 1e-5 in AReaL, 1e-9 in OpenRLHF.
+    TRL, 1e-5 in AReaL, 1e-9 in OpenRLHF. rLLM's is numpy's std: n, and 1e-6.
     """
-    return centred(rewards) / (float(rewards.std(ddof=1)) + epsilon)
+    return centred(rewards) / (float(rewards.std(ddof=ddof)) + epsilon)
 
 
 def centred(rewards: F64) -> F64:
@@ -81,6 +81,7 @@ IN_GROUP: dict[Advantage, Callable[[F64], F64]] = {
     Advantage.GROUP_STD_TRL: lambda rewards: normalised(rewards, 1e-4),
     Advantage.GROUP_STD_OPENRLHF: lambda rewards: normalised(rewards, 1e-9),
     Advantage.GROUP_STD_AREAL: lambda rewards: normalised(rewards, 1e-5),
+    Advantage.GROUP_STD_RLLM: lambda rewards: normalised(rewards, 1e-6, ddof=0),
     Advantage.GROUP_MEAN: centred,
     Advantage.LEAVE_ONE_OUT: leave_one_out,
     Advantage.LEAVE_ONE_OUT_STD: leave_one_out_normalised,

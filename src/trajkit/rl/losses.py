@@ -23,7 +23,7 @@ from trajkit.rl.observed import chosen, observed_inputs, observed_terms
 from trajkit.rl.presets import LOSSES, PRESETS
 from trajkit.rl.spec import Advantage, Loss, Observed
 from trajkit.rl.table import F64, LossInputs, column, is_known, select
-from trajkit.rl.terms import inputs_of, log_ratio, loss_terms, token_terms, weighed
+from trajkit.rl.terms import Terms, inputs_of, log_ratio, loss_terms, weighed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +93,19 @@ def evaluate(loss: Loss, inputs: LossInputs) -> LossValue:
 
 
 def gradient(loss: Loss, inputs: LossInputs) -> F64:
-    """Return [N] d loss / d logprob of every token, exactly 0 where a token is not kept."""
+    """Return [N] d loss / d logprob of every token, exactly 0 where a token is not kept.
+
+    A slope that no float holds is infinite; where the parts of a loss pull a token infinitely far
+    both ways, it is NaN.
+    """
     slopes = np.zeros(len(inputs.logprobs), dtype=np.float64)
     if _reason(loss, inputs) is None:
         keep = _kept(loss, inputs)
         kept = select(inputs, keep)
-        weights, denominator = mean_weights(loss.mean, kept)
-        slopes[keep] = weights * token_terms(loss, kept)[1] / denominator
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in loss_terms(loss, kept):
+                weights, denominator = mean_weights(part.mean, kept)
+                slopes[keep] += part.weight * weights * part.slopes / denominator
     return slopes
 
 
@@ -120,45 +126,64 @@ def context_gradient(loss: Loss, inputs: LossInputs) -> F64:
 
 def _evaluate(loss: Loss, inputs: LossInputs) -> LossValue:
     kept = select(inputs, _kept(loss, inputs))
-    parts, terms, denominator = _policy_parts(loss, kept)
-    numerator = float(terms.sum())
-    value = numerator / denominator
-    is_sum = True
+    terms = loss_terms(loss, kept)
+    parts = [_policy_part(part, kept) for part in terms]
+    n_tokens = len(kept.logprobs)
     if loss.observed is not None and inputs.context is not None:
-        part = _observed_part(loss.observed, inputs.context)
-        parts, value, is_sum = (*parts, part), value + part.weight * part.value, False
+        parts.append(_observed_part(loss.observed, inputs.context))
+        n_tokens += parts[-1].n_tokens
+    whole = _one_sum(loss, terms, kept) if len(parts) == len(terms) else None
+    value = sum(part.weight * part.value for part in parts) if whole is None else whole.value
     if np.isnan(value):
         return _without_value(loss, inputs, _NO_SUM)
     return LossValue(
         value=value,
-        numerator=numerator if is_sum else None,
-        denominator=denominator if is_sum else None,
-        n_tokens=len(kept.logprobs) + (0 if is_sum else parts[-1].n_tokens),
+        numerator=None if whole is None else whole.numerator,
+        denominator=None if whole is None else whole.denominator,
+        n_tokens=n_tokens,
         n_left_out=_n_left_out(loss, inputs),
-        parts=parts if len(parts) > 1 else (),
+        parts=tuple(parts) if len(parts) > 1 else (),
         left_out=_left_out(loss, inputs),
-        remark=_ZERO if is_sum and _is_noise(loss, kept, terms) else None,
+        remark=None if whole is None else whole.remark,
     )
 
 
-def _policy_parts(loss: Loss, kept: LossInputs) -> tuple[tuple[LossPart, ...], F64, int]:
-    """Return the parts that share the policy's mean, their weighed sum a token, the denominator."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sum:
+    """A loss whose parts have one denominator."""
+
+    value: float
+    numerator: float
+    denominator: int
+    remark: str | None
+
+
+def _one_sum(loss: Loss, terms: Sequence[Terms], kept: LossInputs) -> _Sum | None:
+    """Return the weighed terms as one sum; `None` where a part has a mean of its own."""
+    if any(part.mean is not loss.mean for part in terms):
+        return None
     weights, denominator = mean_weights(loss.mean, kept)
-    terms = loss_terms(loss, kept)
-    parts = []
-    for part in terms:
-        numerator = float((weights * part.values).sum())
-        parts.append(
-            LossPart(
-                name=part.name,
-                weight=part.weight,
-                value=numerator / denominator,
-                numerator=numerator,
-                denominator=denominator,
-                n_tokens=len(part.values),
-            )
-        )
-    return tuple(parts), weights * weighed(terms)[0], denominator
+    summed = weights * weighed(terms)[0]
+    numerator = float(summed.sum())
+    return _Sum(
+        value=numerator / denominator,
+        numerator=numerator,
+        denominator=denominator,
+        remark=_ZERO if _is_noise(loss, kept, summed) else None,
+    )
+
+
+def _policy_part(part: Terms, kept: LossInputs) -> LossPart:
+    weights, denominator = mean_weights(part.mean, kept)
+    numerator = float((weights * part.values).sum())
+    return LossPart(
+        name=part.name,
+        weight=part.weight,
+        value=numerator / denominator,
+        numerator=numerator,
+        denominator=denominator,
+        n_tokens=len(part.values),
+    )
 
 
 def _observed_part(observed: Observed, context: LossInputs) -> LossPart:
@@ -193,7 +218,10 @@ _NO_CONTEXT_INPUT = {
     "action_entropy": "no entropy of an action that an observation answers is known",
     "group_reward": "no reward of the groups that observations belong to is known",
 }
-_NO_SUM = "its terms are infinite with both signs: an action token has probability 0"
+_NO_SUM = (
+    "its terms are infinite with both signs: a token has probability 0, or a ratio that no float "
+    "holds"
+)
 _NO_LENGTH = "it divides by a length that a trainer was configured with: give it with --length"
 
 _NOISE = 1e-6

@@ -26,6 +26,7 @@ DUAL = replace(BOUNDED, dual=3.0)
 SAMPLER = replace(CLIP, against=Behaviour.SAMPLER)
 GSPO = Ratio(level=Level.ROW_GEOMETRIC, low=3e-4, high=4e-4)
 CAP_5 = Ratio(low=1.0, high=4.0)
+LOW_VAR_KL = Kl(estimator=Estimator.K3, weight=0.001, bound=20.0, result=10.0)
 TIS_2 = Correction(level=Level.TOKEN, weigh=Weigh.TRUNCATE, low=0.0, high=2.0)
 
 

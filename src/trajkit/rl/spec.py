@@ -72,6 +72,8 @@ class Advantage(StrEnum):
     GROUP_STD_TRL = "group_std_1e-4"
     GROUP_STD_OPENRLHF = "group_std_1e-9"
     GROUP_STD_AREAL = "group_std_1e-5"
+    GROUP_STD_RLLM = "group_std_n"
+    """(R - mean) / (std + 1e-6) in the group, std with n in its denominator."""
     GROUP_MEAN = "group_mean"
     """R - mean."""
     LEAVE_ONE_OUT = "leave_one_out"
@@ -176,11 +178,13 @@ class Kl:
     """A penalty for the distance to a reference model.
 
     Attributes:
+        mean: what it is divided by; `None`: what the policy's term is.
         bound: d is cut to [-bound, bound], and what comes out of it to [-result, result].
     """
 
     estimator: Estimator
     weight: float
+    mean: Mean | None = None
     bound: float | None = None
     result: float | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trajkit.rl.papers import BOUNDED, CAP_5, CLIP, DUAL, PPO, SAMPLER, TIS_2
+from trajkit.rl.papers import BOUNDED, CAP_5, CLIP, DUAL, LOW_VAR_KL, PPO, SAMPLER, TIS_2
 from trajkit.rl.spec import (
     Advantage,
     Behaviour,
@@ -30,14 +30,15 @@ _TRL = replace(
 )
 _OPENRLHF = replace(
     PPO,
-    formula="PPO, mean over tokens",
-    source="OpenRLHF 3c3be62, openrlhf/models/loss.py",
+    formula="PPO, mean over tokens; without the KL in its reward",
+    source="OpenRLHF 3c3be62, openrlhf/models/loss.py, "
+    "openrlhf/trainer/ppo_utils/experience_maker.py",
     ratio=BOUNDED,
     advantage=Advantage.GROUP_STD_OPENRLHF,
 )
 _SKYRL = replace(
     PPO,
-    formula="PPO, mean over tokens",
+    formula="PPO, mean over tokens; without its KL",
     source="SkyRL a956457, skyrl/backends/skyrl_train/utils/ppo_utils.py",
     ratio=BOUNDED,
 )
@@ -54,10 +55,15 @@ _SLIME = replace(
     source=_SLIME_SOURCE,
     mean=Mean.TRAJECTORY_MEAN,
 )
-_MILES_SOURCE = "miles 31f1ca9, miles/backends/training_utils/loss_hub"
+_MILES = replace(
+    _SLIME,
+    source="miles 31f1ca9, miles/backends/training_utils/loss_hub",
+    ratio=BOUNDED,
+)
 _AREAL = replace(
     PPO,
-    formula="PPO, mean over tokens; without its normalisation of advantages over the batch",
+    formula="PPO, mean over tokens; without its normalisation of advantages over the batch and "
+    "the KL in its reward",
     source="AReaL cbff54d, areal/utils/functional/functional.py, areal/trainer/ppo/actor.py",
     advantage=Advantage.GROUP_STD_AREAL,
 )
@@ -72,8 +78,10 @@ _PRIME = Loss(
     mean=Mean.TOKEN,
 )
 _RLLM = replace(
-    VERL_KIN["verl@2026-08/token-mean"],
-    source="rLLM, rllm/trainer/algorithms/aux_loss.py as merged 2026-06; arXiv 2605.24517",
+    VERL_KIN["verl@2026-08/seq-mean-token-mean"],
+    source="rLLM 26b55fc, rllm/trainer/verl/verl_backend.py, cookbooks/swe-rl/train_verl.sh, "
+    "rllm/trainer/algorithms/rl_algo.py; arXiv 2605.24517",
+    advantage=Advantage.GROUP_STD_RLLM,
 )
 
 SYSTEMS: dict[str, Loss] = {
@@ -132,12 +140,13 @@ SYSTEMS: dict[str, Loss] = {
     "openrlhf@2026-08/group_norm": _OPENRLHF,
     "openrlhf@2026-08/rloo": replace(
         _OPENRLHF,
-        formula="advantage R - mean of the others, PPO, mean over tokens",
+        formula="advantage R - mean of the others, PPO, mean over tokens; without the KL in its "
+        "reward",
         advantage=Advantage.LEAVE_ONE_OUT,
     ),
     "openrlhf@2026-08/dr_grpo": replace(
         _OPENRLHF,
-        formula="advantage R - mean, PPO, mean over tokens",
+        formula="advantage R - mean, PPO, mean over tokens; without the KL in its reward",
         advantage=Advantage.GROUP_MEAN,
     ),
     "openrlhf@2026-08/group_norm+tis": replace(
@@ -157,6 +166,14 @@ SYSTEMS: dict[str, Loss] = {
         correction=Correction(level=Level.TOKEN, weigh=Weigh.DROP_ROW, low=0.5, high=5.0),
     ),
     "skyrl@2026-08/token_mean": _SKYRL,
+    "skyrl@2026-08/token_mean+kl": replace(
+        _SKYRL,
+        formula="its default: token_mean plus 0.001 times k3 (cut at 20 and 10), mean over each "
+        "row, then over rows",
+        source="SkyRL a956457, skyrl/backends/skyrl_train/utils/ppo_utils.py, "
+        "skyrl/backends/skyrl_train/workers/worker.py",
+        kl=replace(LOW_VAR_KL, mean=Mean.ROW_MEAN),
+    ),
     "skyrl@2026-08/sequence_mean": replace(
         _SKYRL,
         formula="PPO, mean over each row, then over rows",
@@ -234,20 +251,16 @@ SYSTEMS: dict[str, Loss] = {
         "trajectory, then over trajectories",
         ratio=_ROW,
     ),
-    "miles@2026-08/per-rollout": replace(_SLIME, source=_MILES_SOURCE),
-    "miles@2026-08/per-token": replace(
-        _SLIME, formula="PPO, mean over tokens", source=_MILES_SOURCE, mean=Mean.TOKEN
-    ),
+    "miles@2026-08/per-rollout": _MILES,
+    "miles@2026-08/per-token": replace(_MILES, formula="PPO, mean over tokens", mean=Mean.TOKEN),
     "miles@2026-08/per-rollout+tis": replace(
-        _SLIME,
+        _MILES,
         formula="per-rollout, each token weighed by min(p_old / p_sampler, 2)",
-        source=_MILES_SOURCE,
         correction=TIS_2,
     ),
     "miles@2026-08/per-rollout+icepop": replace(
-        _SLIME,
+        _MILES,
         formula="per-rollout, each token weighed by p_old / p_sampler, 0 above 2",
-        source=_MILES_SOURCE,
         correction=replace(TIS_2, weigh=Weigh.DROP),
     ),
     "areal@2026-08/grpo": _AREAL,
@@ -285,8 +298,9 @@ SYSTEMS: dict[str, Loss] = {
     ),
     "rllm@2026-06/echo": replace(
         _RLLM,
-        formula="PPO with dual clip 3 (its verl backend), mean over tokens, plus 0.05 times the "
-        "cross-entropy of observations, mean over each row's, then over rows",
+        formula="advantage (R - mean) / std with n for n - 1, PPO with dual clip 3 (its verl "
+        "backend), plus 0.05 times the cross-entropy of observations; both mean over each row, "
+        "then over rows",
         observed=Observed(weight=0.05, mean=Mean.ROW_MEAN),
     ),
     "nemo-rl@2026-08/token-level": _NEMO,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trajkit.rl.papers import BOUNDED, CLIP, DUAL, GSPO, PPO, TIS_2
-from trajkit.rl.spec import Advantage, Estimator, Kl, Level, Loss, Mean, Moved, Term
+from trajkit.rl.papers import BOUNDED, CLIP, DUAL, GSPO, LOW_VAR_KL, PPO, TIS_2
+from trajkit.rl.spec import Advantage, Level, Loss, Mean, Moved, Term
 
 _VERL = replace(
     PPO,
@@ -65,7 +65,7 @@ VERL_KIN: dict[str, Loss] = {
     "verl@2026-08/kl-loss": replace(
         _VERL,
         formula="token-mean plus 0.001 times low_var_kl (k3, cut at 20 and 10)",
-        kl=Kl(estimator=Estimator.K3, weight=0.001, bound=20.0, result=10.0),
+        kl=LOW_VAR_KL,
     ),
     "verl@2026-08/gspo": replace(
         _VERL,
@@ -133,7 +133,7 @@ VERL_KIN: dict[str, Loss] = {
         formula="PPO less 0.001 times the entropy plus 0.001 times low_var_kl (k3, cut at 10), "
         "mean over tokens",
         source="Search-R1 a14dc3a, verl/trainer/ppo/core_algos.py, verl/workers/actor/dp_actor.py",
-        kl=Kl(estimator=Estimator.K3, weight=0.001, result=10.0),
+        kl=replace(LOW_VAR_KL, bound=None),
         entropy=0.001,
     ),
     "roll@2026-08/token-mean": replace(_ROLL, formula="PPO, mean over tokens", mean=Mean.TOKEN),

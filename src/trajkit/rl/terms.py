@@ -24,6 +24,7 @@ from trajkit.rl.spec import (
     Kl,
     Level,
     Loss,
+    Mean,
     Moved,
     Ratio,
     Term,
@@ -57,11 +58,13 @@ class Terms:
     Attributes:
         name: policy, kl or entropy.
         weight: what the part is multiplied with.
+        mean: what its sum is divided by.
         values, slopes: [N] before that.
     """
 
     name: str
     weight: float
+    mean: Mean
     values: F64
     slopes: F64
 
@@ -72,20 +75,17 @@ def loss_terms(loss: Loss, inputs: LossInputs) -> tuple[Terms, ...]:
     if loss.correction is not None:
         weights = importance_weights(loss.correction, inputs)
         values, slopes = _times(weights, values), _times(weights, slopes)
-    parts = [Terms(name="policy", weight=1.0, values=values, slopes=slopes)]
+    found = [("policy", 1.0, loss.mean, (values, slopes))]
     if loss.kl is not None:
-        values, slopes = kl_terms(loss.kl, inputs)
-        parts.append(Terms(name="kl", weight=loss.kl.weight, values=values, slopes=slopes))
+        mean = loss.mean if loss.kl.mean is None else loss.kl.mean
+        found.append(("kl", loss.kl.weight, mean, kl_terms(loss.kl, inputs)))
     if loss.entropy:
-        values = column(inputs, "entropy")
-        slopes = np.zeros(len(values), dtype=np.float64)
-        parts.append(Terms(name="entropy", weight=-loss.entropy, values=values, slopes=slopes))
-    return tuple(parts)
-
-
-def token_terms(loss: Loss, inputs: LossInputs) -> _Pair:
-    """Return the loss [N] and its slope [N] of tokens: the parts of `loss_terms`, weighed."""
-    return weighed(loss_terms(loss, inputs))
+        entropy = column(inputs, "entropy")
+        found.append(("entropy", -loss.entropy, loss.mean, (entropy, np.zeros(len(entropy)))))
+    return tuple(
+        Terms(name=name, weight=weight, mean=mean, values=pair[0], slopes=pair[1])
+        for name, weight, mean, pair in found
+    )
 
 
 def weighed(parts: Sequence[Terms]) -> _Pair:
@@ -252,7 +252,7 @@ def _at_level(gap: F64, level: Level, inputs: LossInputs) -> F64:
 
 
 def _times(weights: F64, values: F64) -> F64:
-    """Return the product [N], 0 where the weight is 0."""
+    """Return the product [N], 0 where either is 0: a weight that no float holds is no NaN."""
     product = np.zeros(len(weights), dtype=np.float64)
-    np.multiply(weights, values, out=product, where=weights != 0.0)
+    np.multiply(weights, values, out=product, where=(weights != 0.0) & (values != 0.0))
     return product

@@ -25,6 +25,13 @@ def test_rewards_are_centred_and_scaled_within_their_group() -> None:
     assert (found.n_without_baseline, found.n_without_reward) == (0, 0)
 
 
+def test_rllm_divides_by_the_std_of_the_group_itself() -> None:
+    """1, 0, 0, 1: the std with n is 0.5, with n - 1 it is 0.577."""
+    made = IN_GROUP[Advantage.GROUP_STD_RLLM](np.array([1.0, 0.0, 0.0, 1.0]))
+    one = 0.5 / (0.5 + 1e-6)
+    np.testing.assert_allclose(made, [one, -one, -one, one], rtol=1e-14)
+
+
 def test_a_reward_alone_has_no_baseline_and_no_advantage() -> None:
     found = group_advantages(np.array([1.0, 2.0, 3.0]), ["a", "b", "b"])
     assert np.isnan(found.advantages).tolist() == [True, False, False]

@@ -545,4 +545,87 @@ def test_infinite_terms_of_both_signs_have_no_value() -> None:
     inputs = replace(TABLE, logprobs=logprobs, returns=np.where(TABLE.trajectory == 0, 1.0, -1.0))
     found = value("reinforce", inputs)
     assert (found.value, found.numerator, found.denominator) == (None, None, 0)
-    assert "both signs" in (found.reason or "")
+    assert "both signs: a token has probability 0" in (found.reason or "")
+
+
+def test_ratios_that_no_float_holds_are_infinite_and_of_both_signs_have_no_value() -> None:
+    """exp(800) with A > 0 and with A < 0; what is clipped or bounded stays a number."""
+    far = replace(TABLE, rollout_logprobs=TABLE.logprobs - 800.0)
+    one_sided = replace(far, advantages=np.where(TABLE.loss_mask, -1.0, NAN))
+    assert value("tinker@2026-08/importance_sampling", one_sided).value == INF
+    assert value("ppo_clip", one_sided).value == INF
+    assert gradient(PRESETS["ppo_clip"], one_sided)[1] == INF
+    both = value("tinker@2026-08/importance_sampling", far)
+    assert both.value is None
+    assert "a ratio that no float holds" in (both.reason or "")
+    bounded = value("miles@2026-08/per-token", one_sided).value
+    assert bounded == pytest.approx(math.exp(20.0), rel=1e-12)
+    assert value("ppo_dual_clip", one_sided).value == pytest.approx(3.0)
+
+
+# d = log p - log p_ref = ln 2 everywhere, but 0 in rows 1 and 8: k3 is 1/2 - 1 + ln 2 in rows 0 and
+# 7, whose means are averaged with two zeros, while the policy's tokens are averaged as they are
+def test_a_kl_may_have_a_denominator_of_its_own() -> None:
+    gap = np.where(np.isin(FULL.rows, (1, 8)), 0.0, math.log(2.0))
+    inputs = replace(FULL, ref_logprobs=FULL.logprobs - gap)
+    found, plain = value("skyrl@2026-08/token_mean+kl", inputs), value("ppo_clip", inputs)
+    policy, kl = found.parts
+    assert policy.value == pytest.approx(plain.value, rel=1e-12)
+    k3 = 0.5 - 1.0 + math.log(2.0)
+    assert (kl.name, kl.denominator) == ("kl", 4)
+    assert kl.numerator == pytest.approx(2 * k3, abs=1e-12)
+    assert found.value == pytest.approx(policy.value + 0.001 * k3 / 2, abs=1e-12)
+    assert (found.numerator, found.denominator, found.n_tokens) == (None, None, 6)
+
+
+def extreme(seed: int) -> LossInputs:
+    """Return tokens whose log-probs, ratios and weights go as far as records may."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 7))
+
+    def column(size: int, far: list[float]) -> Any:
+        return np.where(
+            rng.uniform(size=size) < 0.4, rng.choice(far, size), rng.uniform(-3, -0.05, size)
+        )
+
+    recorded = [-800.0, 0.0, -1e5]
+    return LossInputs(
+        logprobs=column(n, [-INF, -800.0, 0.0, -1e5]),
+        loss_mask=rng.uniform(size=n) < 0.9,
+        trajectory=rng.integers(0, 2, n),
+        row=rng.integers(0, 3, n),
+        step=rng.integers(0, 3, n),
+        group=np.zeros(n, dtype=np.int64),
+        rollout_logprobs=column(n, recorded),
+        old_logprobs=column(n, recorded) if seed % 3 else None,
+        ref_logprobs=column(n, recorded),
+        exact_kl=rng.choice([0.0, 1.0, INF], n, p=[0.4, 0.5, 0.1]),
+        entropy=rng.uniform(0.0, 3.0, n),
+        advantages=rng.choice([0.0, 1.0, -1.0, -2.5], n),
+        returns=rng.choice([0.0, 1.0, -1.0, -2.5], n),
+        length=8,
+        context=LossInputs(
+            logprobs=column(4, [-INF, -800.0, 0.0]),
+            loss_mask=np.ones(4, dtype=np.bool_),
+            trajectory=np.zeros(4, dtype=np.int64),
+            step=rng.integers(0, 2, 4),
+            action_entropy=rng.uniform(0.0, 3.0, 4),
+            group_reward=rng.choice([-1.0, 0.0, 0.5, 1.0, 2.0], 4),
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_loss_is_a_nan_and_one_without_a_value_says_why(name: str) -> None:
+    n_values = 0
+    for seed in range(40):
+        inputs = extreme(seed)
+        found = value(name, inputs)
+        assert (found.value is None) == (found.reason is not None)
+        assert not any(math.isnan(part.value) for part in found.parts)
+        assert found.value is None or not math.isnan(found.value)
+        slopes = gradient(PRESETS[name], inputs)
+        assert found.value is None or found.value == INF or not np.isnan(slopes).any()
+        assert not np.isnan(context_gradient(PRESETS[name], inputs)).any()
+        n_values += found.value is not None
+    assert n_values > 20

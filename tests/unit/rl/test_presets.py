@@ -94,18 +94,10 @@ def test_two_presets_agree_exactly_where_they_say_the_same() -> None:
 
 ONE_LOSS = [
     (
-        [
-            "ppo_clip",
-            "roll@2026-08/token-mean",
-            "slime@2026-08/per-token",
-            "miles@2026-08/per-token",
-        ],
+        ["ppo_clip", "roll@2026-08/token-mean", "slime@2026-08/per-token"],
         "all three do what the paper says, over the tokens of the batch",
     ),
-    (
-        ["grpo", "slime@2026-08/per-rollout", "miles@2026-08/per-rollout"],
-        "a rollout is the paper's output, and miles comes from slime",
-    ),
+    (["grpo", "slime@2026-08/per-rollout"], "a rollout is the paper's output"),
     (
         ["verl@2026-08/token-mean", "agent-r1@2026-04/token-mean", "skyrl@2026-08/dual_clip"],
         "Agent-R1's trainer is verl's; SkyRL has the same bounds and constants",
@@ -119,8 +111,8 @@ ONE_LOSS = [
         "local and global batch are one where the table is the batch",
     ),
     (
-        ["slime@2026-08/per-rollout+tis", "miles@2026-08/per-rollout+tis"],
-        "miles comes from slime",
+        ["skyrl@2026-08/token_mean", "miles@2026-08/per-token"],
+        "miles comes from slime, and cuts log-ratios where SkyRL does",
     ),
 ]
 """Presets that are meant to be one loss, and why."""

@@ -25,13 +25,25 @@ from trajkit.rl.spec import (
     Weigh,
 )
 from trajkit.rl.table import LossInputs
-from trajkit.rl.terms import importance_weights, inputs_of, kl_terms, log_ratio, token_terms
+from trajkit.rl.terms import (
+    importance_weights,
+    inputs_of,
+    kl_terms,
+    log_ratio,
+    loss_terms,
+    weighed,
+)
 
 INF = math.inf
 
 
 def f64(*values: float) -> Any:
     return np.array(values, dtype=np.float64)
+
+
+def token_terms(loss: Loss, inputs: LossInputs) -> tuple[Any, Any]:
+    """Return the weighed values [N] and slopes [N] of all parts of a loss."""
+    return weighed(loss_terms(loss, inputs))
 
 
 # p_old / p_sampler is 4, 0.5, 1 in row 0 and 0.2, 0.1 in row 1
@@ -162,6 +174,23 @@ def test_how_far_a_probability_moved(moved: Moved, counted: list[int]) -> None:
     held = -kept * table.advantages * np.minimum(p / q, 1.2)
     np.testing.assert_allclose(slopes, held, rtol=1e-12)
     np.testing.assert_allclose(values, held * np.log(p), rtol=1e-12)
+
+
+def test_a_weight_that_no_float_holds_leaves_a_token_of_no_advantage_at_0() -> None:
+    """The mean of row 0 is inside the bounds, one of its weights is exp(800)."""
+    loss = PRESETS["openrlhf@2026-08/group_norm+seq-mask-tis"]
+    table = replace(
+        WEIGHED,
+        old_logprobs=f64(-1, -801, -1, -1, -1),
+        rollout_logprobs=f64(-801, -1, -1, -1, -1),
+        advantages=f64(0, 1, 1, 1, 1),
+    )
+    values, slopes = token_terms(loss, table)
+    assert values[0] == slopes[0] == 0.0
+    held = replace(table, logprobs=f64(1, -1, -1, -1, -1) - 1.0, advantages=f64(1, 1, 1, 1, 1))
+    values, slopes = token_terms(loss, held)
+    assert values[0] == -INF
+    assert slopes[0] == 0.0  # clipped: flat
 
 
 def test_a_soft_gate_is_half_open_at_a_ratio_of_1() -> None:
