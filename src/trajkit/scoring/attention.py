@@ -9,27 +9,36 @@ In depth-first order the rows below a run are one contiguous range, so no mask i
 
 Softmax over a union of keys is the mean of the softmaxes over its parts, weighted by the parts'
 sums: exact, and as fast as the blocks are (the identity behind FlashAttention, arXiv 2205.14135).
+Blocks are computed run by run, or, where a kernel takes many at once, level by level: a pass of
+hundreds of runs is then as many calls a layer as its tree is deep, and one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
-from torch.nn import functional
 
 from trajkit.scoring.head import Hidden
+from trajkit.scoring.kernels import (
+    Block,
+    Scoring,
+    Segments,
+    Varlen,
+    leaf_of,
+    open_block,
+    varlen_of,
+)
 from trajkit.scoring.planning.pack import Run
 from trajkit.scoring.planning.plan import Rows
 
 _NAME = "trajkit_tree"
-_MAX_FLASH_HEAD = 256
-_SCORES_AT_ONCE = 2**24
-"""Scores of a block that is computed in the open; more rows are taken in turn."""
 _UNDERSTOOD = frozenset(
     {
         *("scaling", "sliding_window", "softcap", "s_aux"),
@@ -38,12 +47,24 @@ _UNDERSTOOD = frozenset(
 )
 """What layers may tell their attention: what is computed, and what changes nothing in one pass."""
 
-Block: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""Attention over some keys [H, Q, D], and the log of the sum of its weights [H, Q]."""
-
 
 class CannotShare(Exception):  # noqa: N818 - a verdict on an architecture, not an error of the user's
     """A layer asks its attention for something that is not computed over trees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grouped:
+    """The blocks of a pass by the call that computes them, where one call takes many.
+
+    Attributes:
+        own: of every run over itself.
+        levels: of the rows below runs, over those runs: one item for each depth of the tree.
+        cut: the runs that some rows below them no longer see in full; they are in no level.
+    """
+
+    own: Segments
+    levels: tuple[Segments, ...]
+    cut: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,23 +78,18 @@ class Layout:
     runs: tuple[Run, ...]
     positions: Rows
     depth: torch.Tensor
+    _grouped: dict[int | None, Grouped] = field(default_factory=dict, init=False)
 
+    def grouped(self, window: int | None) -> Grouped:
+        """Return the blocks as calls for layers of one window; made for the first of them."""
+        if window not in self._grouped:
+            self._grouped[window] = _grouped(self, window)
+        return self._grouped[window]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scoring:
-    """What a layer asks of its attention beside queries, keys and values.
-
-    Attributes:
-        scale: factor of the scores.
-        window: rows see positions less than this far behind them; `None` all of their path.
-        softcap: scores become `softcap * tanh(scores / softcap)`.
-        sinks: [H] a score that every row has beside its keys', and that has no value.
-    """
-
-    scale: float
-    window: int | None = None
-    softcap: float | None = None
-    sinks: torch.Tensor | None = None
+    def is_cut(self, rows: slice, run: Run, window: int | None) -> bool:
+        """Return whether a window hides some of a run from some of the rows in or below it."""
+        first = self.positions[run.start]
+        return window is not None and int(self.positions[rows].max() - first) >= window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,6 +125,68 @@ def tree_states(
     return Hidden(output=output, states_TH=output.last_hidden_state[0]), walk.windows
 
 
+def _grouped(layout: Layout, window: int | None) -> Grouped:
+    whole, cut = [], []
+    for level in _levels(layout.runs):
+        blocks = []
+        for run in level:
+            below = slice(run.end, run.subtree_end)
+            if layout.is_cut(below, run, window):
+                cut.append(run)
+            else:
+                blocks.append((below, slice(run.start, run.end)))
+        if blocks:
+            whole.append(_segments(blocks, layout.depth.device))
+    own = [slice(run.start, run.end) for run in layout.runs]
+    return Grouped(
+        own=_segments([(rows, rows) for rows in own], layout.depth.device),
+        levels=tuple(whole),
+        cut=tuple(cut),
+    )
+
+
+def _levels(runs: tuple[Run, ...]) -> list[list[Run]]:
+    """Return the runs that have others below them, by how many such runs are above each.
+
+    What is below two runs of a level is disjoint, so no row stands in a level twice.
+    """
+    levels: list[list[Run]] = []
+    above: list[Run] = []
+    for run in runs:
+        while above and above[-1].subtree_end <= run.start:
+            above.pop()
+        if run.subtree_end > run.end:
+            if len(above) == len(levels):
+                levels.append([])
+            levels[len(above)].append(run)
+            above.append(run)
+    return levels
+
+
+def _segments(blocks: list[tuple[slice, slice]], device: torch.device) -> Segments:
+    """Return blocks, given by the rows that ask and are seen, as one call takes them."""
+    asking, seen = zip(*blocks, strict=True)
+    asking_starts, seen_starts = (
+        np.cumsum([0, *(one.stop - one.start for one in rows)]) for rows in (asking, seen)
+    )
+    return Segments(
+        asking=_joined(asking, device),
+        seen=_joined(seen, device),
+        asking_starts=torch.from_numpy(asking_starts.astype(np.int32)).to(device),
+        seen_starts=torch.from_numpy(seen_starts.astype(np.int32)).to(device),
+        most_asking=int(np.diff(asking_starts).max()),
+        most_seen=int(np.diff(seen_starts).max()),
+    )
+
+
+def _joined(ranges: tuple[slice, ...], device: torch.device) -> slice | torch.Tensor:
+    """Return rows of ascending ranges: one range where they are, so that nothing is copied."""
+    if all(one.stop == other.start for one, other in pairwise(ranges)):
+        return slice(ranges[0].start, ranges[-1].stop)
+    rows = np.concatenate([np.arange(one.start, one.stop) for one in ranges])
+    return torch.from_numpy(rows).to(device)
+
+
 def tree_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -120,156 +198,92 @@ def tree_attention(
 
     Keys and values may have fewer heads than queries, a divisor of H, and values another size.
     """
-    block = _block_of(query, value, layout, scoring)
-    wide = torch.promote_types(query.dtype, torch.float32)
-    shape = *query.shape[:2], value.shape[2]
-    out = query.new_empty(shape, dtype=wide)
-    lse = query.new_empty(shape[:2], dtype=wide)
-    for run in layout.runs:
-        own = slice(run.start, run.end)
-        seen = key[:, own], value[:, own]
-        out[:, own], lse[:, own] = block(query[:, own], *seen, own, own)
-    for run in layout.runs:
-        if run.subtree_end > run.end:
-            own, below = slice(run.start, run.end), slice(run.end, run.subtree_end)
-            seen = key[:, own], value[:, own]
-            more = block(query[:, below], *seen, below, own)
-            _merge(out[:, below], lse[:, below], more)
+    varlen = None if scoring.softcap is not None else varlen_of(query, value)
+    if varlen is None:
+        out, lse = _by_runs(query, key, value, layout, scoring)
+    else:
+        out, lse = _by_levels(varlen, query, key, value, layout, scoring)
     if scoring.sinks is not None:
-        sinks = scoring.sinks.to(wide)[:, None]
-        out *= torch.exp(lse - torch.logaddexp(lse, sinks))[:, :, None]
+        out *= torch.sigmoid(lse - scoring.sinks.to(lse.dtype)[:, None])[:, :, None]
     return out.to(query.dtype)
 
 
-def _merge(out: torch.Tensor, lse: torch.Tensor, more: Block) -> None:
-    """Change attention over some keys into attention over those and more."""
-    added, added_lse = more
-    total = torch.logaddexp(lse, added_lse)
-    out *= torch.exp(lse - total)[:, :, None]
-    out += added * torch.exp(added_lse - total)[:, :, None]
-    lse.copy_(total)
-
-
-def _block_of(
-    query: torch.Tensor, value: torch.Tensor, layout: Layout, scoring: Scoring
-) -> Callable[..., Block]:
-    """Return what computes a block from queries, keys, values and the rows they stand in.
-
-    Causal within a run; rows below a run see all of it. A kernel does it where there is one and no
-    score of the block needs to be changed or left out.
-    """
-    leaf = None if scoring.softcap is not None else _leaf_of(query, value)
-
-    def block(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: slice, seen: slice
-    ) -> Block:
-        farthest = int(layout.positions[rows].max() - layout.positions[seen.start])
-        is_cut = scoring.window is not None and farthest >= scoring.window
-        if leaf is None or is_cut:
-            return _open_block(layout, scoring, query, key, value, rows, seen)
-        return leaf(query, key, value, is_causal=rows == seen, scale=scoring.scale)
-
-    return block
-
-
-def _leaf_of(query: torch.Tensor, value: torch.Tensor) -> Callable[..., Block] | None:
-    """Return the kernel for these tensors that gives the log of its sums too, if there is one."""
-    if query.device.type == "cpu":
-        return _cpu_flash if query.shape[2] == value.shape[2] else None
-    if query.device.type != "cuda" or query.dtype is torch.float64:
-        return None
-    if max(query.shape[2], value.shape[2]) > _MAX_FLASH_HEAD:
-        return None
-    return _cuda_memory_efficient if query.dtype is torch.float32 else _cuda_flash
-
-
-def _cpu_flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool, scale: float
+def _by_runs(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scoring: Scoring
 ) -> Block:
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
-        query[None], key[None], value[None], 0.0, is_causal, scale=scale
-    )
-    return out[0], lse[0]
+    """Return attention from two calls a run: its own block, and one for the rows below it."""
+    leaf = None if scoring.softcap is not None else leaf_of(query, value)
 
+    def block(rows: slice, run: Run) -> Block:
+        own = slice(run.start, run.end)
+        parts = query[:, rows], key[:, own], value[:, own]
+        if leaf is None or layout.is_cut(rows, run, scoring.window):
+            return _in_the_open(*parts, layout, rows, run, scoring)
+        return leaf(*parts, is_causal=rows == own, scale=scoring.scale)
 
-def _cuda_flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool, scale: float
-) -> Block:
-    n_heads, size = query.shape[0], value.shape[2]
-    parts = (_padded(part, n_heads, query.shape[2]) for part in (query, key, value))
-    found = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001
-        *parts, is_causal=is_causal, scale=scale
-    )
-    return found[0][0, :, :, :size], found[1][0]
-
-
-def _cuda_memory_efficient(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool, scale: float
-) -> Block:
-    n_heads, size = query.shape[0], value.shape[2]
-    parts = (_padded(part, n_heads, query.shape[2]) for part in (query, key, value))
-    found = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
-        *parts, None, compute_log_sumexp=True, is_causal=is_causal, scale=scale
-    )
-    return found[0][0, :, :, :size], found[1][0, :, : query.shape[1]]
-
-
-def _padded(part: torch.Tensor, n_heads: int, size: int) -> torch.Tensor:
-    """Return [1, H, T, D] with every head, and a size of head that kernels take."""
-    part = _all_heads(part, n_heads)
-    size = max(size, part.shape[2])
-    return functional.pad(part, (0, size + -size % 8 - part.shape[2]))[None].contiguous()
-
-
-def _all_heads(part: torch.Tensor, n_heads: int) -> torch.Tensor:
-    """Return keys or values with one head for each head of the queries."""
-    return part.repeat_interleave(n_heads // part.shape[0], dim=0)
-
-
-def _open_block(
-    layout: Layout,
-    scoring: Scoring,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    rows: slice,
-    seen: slice,
-) -> Block:
-    """Return a block computed in plain products: any dtype, size, window and softcap."""
     wide = torch.promote_types(query.dtype, torch.float32)
-    key, value = (_all_heads(part, len(query)).to(wide) for part in (key, value))
-    out = query.new_zeros((*query.shape[:2], value.shape[2]), dtype=wide)
-    lse = query.new_full(query.shape[:2], -torch.inf, dtype=wide)
-    n_at_once = max(1, _SCORES_AT_ONCE // (len(query) * key.shape[1]))
-    for start in range(rows.start, rows.stop, n_at_once):
-        some = slice(start, min(start + n_at_once, rows.stop))
-        near = _in_reach(layout.positions, some, seen, scoring.window)
-        if near.start == near.stop:
-            continue
-        at = slice(some.start - rows.start, some.stop - rows.start)
-        keys = slice(near.start - seen.start, near.stop - seen.start)
-        scores = torch.matmul(query[:, at].to(wide) * scoring.scale, key[:, keys].mT)
-        if scoring.softcap is not None:
-            scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
-        distance = layout.depth[some, None] - layout.depth[None, near]
-        is_hidden = distance < 0
-        if scoring.window is not None:
-            is_hidden |= distance >= scoring.window
-        scores.masked_fill_(is_hidden, -torch.inf)
-        lse[:, at] = torch.logsumexp(scores, dim=-1)
-        shift = lse[:, at].masked_fill(lse[:, at].isneginf(), 0.0)
-        out[:, at] = torch.matmul(torch.exp(scores - shift[:, :, None]), value[:, keys])
+    out = query.new_empty((*query.shape[:2], value.shape[2]), dtype=wide)
+    lse = query.new_empty(query.shape[:2], dtype=wide)
+    for run in layout.runs:
+        own = slice(run.start, run.end)
+        out[:, own], lse[:, own] = block(own, run)
+    for run in layout.runs:
+        if run.subtree_end > run.end:
+            below = slice(run.end, run.subtree_end)
+            _merge(out, lse, below, block(below, run))
     return out, lse
 
 
-def _in_reach(positions: Rows, rows: slice, seen: slice, window: int | None) -> slice:
-    """Return the rows of a run that some of the given rows may see; the rest no one does."""
-    first = int(positions[seen.start])
-    last = min(seen.stop, seen.start + int(positions[rows].max()) + 1 - first)
-    if window is None:
-        return slice(seen.start, last)
-    start = seen.start + int(positions[rows].min()) - window + 1 - first
-    return slice(min(max(start, seen.start), last), last)
+def _by_levels(
+    varlen: Varlen,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layout: Layout,
+    scoring: Scoring,
+) -> Block:
+    """Return attention from one call for every run's own block, and one for each level above."""
+    grouped = layout.grouped(scoring.window)
+    asking, seen, values = (part.transpose(0, 1) for part in (query, key, value))
+
+    def blocks(some: Segments, near: tuple[int, int]) -> Block:
+        parts = asking[some.asking], seen[some.seen], values[some.seen]
+        return varlen(*parts, some, near=near, scale=scoring.scale)
+
+    found, lse = blocks(grouped.own, (-1 if scoring.window is None else scoring.window - 1, 0))
+    out = found.to(lse.dtype)
+    for level in grouped.levels:
+        _merge(out, lse, level.asking, blocks(level, (-1, -1)))
+    for run in grouped.cut:
+        own, below = slice(run.start, run.end), slice(run.end, run.subtree_end)
+        parts = query[:, below], key[:, own], value[:, own]
+        _merge(out, lse, below, _in_the_open(*parts, layout, below, run, scoring))
+    return out, lse
+
+
+def _in_the_open(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layout: Layout,
+    rows: slice,
+    run: Run,
+    scoring: Scoring,
+) -> Block:
+    """Return the block of some rows in or below a run over that run, whatever no kernel does."""
+    positions, first = layout.positions[rows], int(layout.positions[run.start])
+    return open_block(query, key, value, positions=positions, first=first, scoring=scoring)
+
+
+def _merge(out: torch.Tensor, lse: torch.Tensor, rows: slice | torch.Tensor, more: Block) -> None:
+    """Change attention of some rows over some keys into attention over those and more."""
+    part, part_lse = out[:, rows], lse[:, rows]
+    added, added_lse = more
+    share = torch.sigmoid(added_lse - part_lse)
+    part.lerp_(added.to(part.dtype), share[:, :, None])
+    part_lse.copy_(torch.logaddexp(part_lse, added_lse))
+    if isinstance(rows, torch.Tensor):  # those of a range are changed where they stand
+        out[:, rows], lse[:, rows] = part, part_lse
 
 
 @contextmanager

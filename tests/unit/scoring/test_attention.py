@@ -4,17 +4,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from tests.score_builders import TINY, random_model
-from trajkit.scoring import attention
-from trajkit.scoring.attention import (
-    CannotShare,
-    Layout,
-    Scoring,
-    layout_of,
-    tree_attention,
-    tree_states,
-)
+from tests.varlen_twin import TOLD_TWIN
+from trajkit.scoring import attention, kernels
+from trajkit.scoring.attention import CannotShare, Layout, layout_of, tree_attention, tree_states
+from trajkit.scoring.kernels import Scoring
 from trajkit.scoring.planning.pack import Run
 
 RUNS = (
@@ -93,7 +89,7 @@ def test_a_row_attends_to_its_path_and_nothing_else(n_keys: int, size: int) -> N
 def test_windows_caps_and_sinks(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], at_once: int
 ) -> None:
-    monkeypatch.setattr(attention, "_SCORES_AT_ONCE", at_once)
+    monkeypatch.setattr(kernels, "_SCORES_AT_ONCE", at_once)
     parts = tensors()
     scoring = Scoring(scale=0.35, **more)
     found = tree_attention(*parts, LAYOUT, scoring)
@@ -127,6 +123,33 @@ def test_half_precision_is_merged_in_float32(dtype: Any) -> None:
     assert (found.double() - exact).abs().max() < 2 * torch.finfo(dtype).eps * exact.abs().max()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("n_heads", "n_keys", "size"), [(8, 4, 32), (9, 3, 64), (4, 4, 128)])
+def test_a_sequence_among_others_is_as_alone_bit_for_bit(
+    dtype: Any, n_heads: int, n_keys: int, size: int
+) -> None:
+    """On the CPU; what a model's products do to few rows is another matter."""
+    lengths = [1, 2, 70, 300, 600]
+    ends = np.cumsum(lengths).tolist()
+    runs = [
+        Run(start=end - n, end=end, subtree_end=end) for n, end in zip(lengths, ends, strict=True)
+    ]
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    layout = layout_of(tuple(runs), positions, torch.device("cpu"))
+    torch.manual_seed(0)
+    parts = [
+        torch.randn((len(positions), n, size), dtype=dtype).transpose(0, 1)
+        for n in (n_heads, n_keys, n_keys)
+    ]
+    found = tree_attention(parts[0], parts[1], parts[2], layout, Scoring(scale=size**-0.5))
+    for run in runs:
+        query, key, value = (part[None, :, run.start : run.end].clone() for part in parts)
+        alone = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=True
+        )
+        assert torch.equal(found[:, run.start : run.end], alone[0])
+
+
 def test_scores_that_are_large_do_not_overflow() -> None:
     query, key, value = tensors()
     found = tree_attention(100 * query, 100 * key, value, LAYOUT, Scoring(scale=1.0))
@@ -143,16 +166,180 @@ def test_a_value_that_is_not_a_number_stays_in_its_run_and_below() -> None:
         assert set(range(5, 12)) <= set(bad) <= set(range(4, 12))  # a kernel's 0 x NaN is NaN
 
 
-@pytest.mark.parametrize(("size", "padded"), [(8, 8), (7, 8), (64, 64), (65, 72)])
-def test_kernels_of_a_gpu_get_every_head_and_a_size_they_take(size: int, padded: int) -> None:
-    _, key, value = tensors(2, size, value_size=5)
-    for part in (key, value):
-        found = attention._padded(part, 4, size)
-        assert found.shape == (1, 4, 17, padded)
-        assert found.is_contiguous()
-        for head in range(4):
-            assert torch.equal(found[0, head, :, : part.shape[2]], part[head // 2])
-        assert not found[..., part.shape[2] :].any()
+def random_layout(seed: int) -> Layout:
+    """Return a pass of one to three trees of up to five levels, with runs of 1 to 9 rows."""
+    rng = np.random.default_rng(seed)
+    runs: list[Run] = []
+    positions: list[int] = []
+
+    def grow(depth: int, level: int) -> None:
+        start, at = len(positions), len(runs)
+        n_rows = int(rng.choice([1, 1, 2, 5, 9]))
+        positions.extend(range(depth, depth + n_rows))
+        runs.append(Run(start=start, end=start + n_rows, subtree_end=0))
+        if level < 4 and rng.random() < 0.6:
+            for _ in range(int(rng.integers(1, 4))):
+                grow(depth + n_rows, level + 1)
+        runs[at] = Run(start=start, end=start + n_rows, subtree_end=len(positions))
+
+    for _ in range(int(rng.integers(1, 4))):
+        grow(0, 0)
+    return layout_of(tuple(runs), np.array(positions), torch.device("cpu"))
+
+
+def seen_by(layout: Layout, window: int | None) -> torch.Tensor:
+    """Return [T, T] whether a row sees another, from their runs and positions."""
+    n_rows = len(layout.positions)
+    table = torch.zeros((n_rows, n_rows), dtype=torch.bool)
+    for run in layout.runs:
+        table[run.start : run.subtree_end, run.start : run.end] = True
+    far = layout.depth[:, None] - layout.depth[None]
+    return table & (far >= 0) & (far < (n_rows if window is None else window))
+
+
+def dense(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scoring: Scoring
+) -> torch.Tensor:
+    """Return attention as one masked softmax in float64."""
+    group = len(query) // len(key)
+    key, value = (part.double().repeat_interleave(group, 0) for part in (key, value))
+    scores = query.double() @ key.mT * scoring.scale
+    scores = scores.masked_fill(~seen_by(layout, scoring.window), -torch.inf)
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.double()[:, None, None].expand(-1, len(layout.positions), 1)
+        scores = torch.cat([scores, sinks], 2)
+    return scores.softmax(2)[:, :, : value.shape[1]] @ value
+
+
+@pytest.fixture
+def by_levels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, tuple[int, int]]]:
+    """Let passes go level by level, and list how many rows asked in each call, and how they see."""
+    calls: list[tuple[int, tuple[int, int]]] = []
+
+    def varlen(query: torch.Tensor, *rest: Any, near: tuple[int, int], scale: float) -> Any:
+        calls.append((len(query), near))
+        return kernels._cuda_varlen(query, *rest, near=near, scale=scale)
+
+    monkeypatch.setattr(kernels, "_library_varlen", lambda: TOLD_TWIN)
+    monkeypatch.setattr(attention, "varlen_of", lambda query, value: varlen)
+    return calls
+
+
+SINKS = torch.tensor([-1.0, 0.0, 1.0, 5.0])
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    ("n_keys", "size", "value_size", "more"),
+    [
+        (1, 8, 8, {}),
+        (2, 8, 8, {"sinks": SINKS}),
+        (2, 24, 16, {}),
+        (4, 7, 7, {}),
+        (2, 8, 8, {"window": 1}),
+        (2, 8, 8, {"window": 4, "sinks": SINKS}),
+        (2, 8, 5, {"window": 11}),
+    ],
+)
+def test_level_by_level_is_run_by_run_is_one_masked_softmax(
+    monkeypatch: pytest.MonkeyPatch,
+    by_levels: list[Any],
+    seed: int,
+    n_keys: int,
+    size: int,
+    value_size: int,
+    more: dict[str, Any],
+) -> None:
+    layout, scoring = random_layout(seed), Scoring(scale=0.6, **more)
+    n_rows = len(layout.positions)
+    torch.manual_seed(seed)
+    query = torch.randn((4, n_rows, size), dtype=torch.float64)
+    key = torch.randn((n_keys, n_rows, size), dtype=torch.float64)
+    value = torch.randn((n_keys, n_rows, value_size), dtype=torch.float64)
+    parts = query, key, value
+    found = tree_attention(*parts, layout, scoring)
+    assert by_levels[0] == (n_rows, (more.get("window", 0) - 1, 0))
+    assert {near for _, near in by_levels[1:]} <= {(-1, -1)}
+    monkeypatch.setattr(attention, "varlen_of", lambda query, value: None)
+    for wanted in (dense(*parts, layout, scoring), tree_attention(*parts, layout, scoring)):
+        torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_levels_in_half_precision_are_merged_in_float32(by_levels: list[Any], dtype: Any) -> None:
+    parts = tensors(dtype=dtype)
+    scoring = Scoring(scale=0.5)
+    found = tree_attention(*parts, LAYOUT, scoring)
+    assert by_levels
+    assert found.dtype is dtype
+    exact = dense(*parts, LAYOUT, scoring)
+    assert (found.double() - exact).abs().max() < 2 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+def test_a_layer_is_as_many_calls_as_its_tree_is_deep_and_one(by_levels: list[Any]) -> None:
+    tree_attention(*tensors(), LAYOUT, Scoring(scale=0.5))
+    assert [n_rows for n_rows, _ in by_levels] == [17, 10, 3]
+    del by_levels[:]
+    tree_attention(*tensors(), LAYOUT, Scoring(scale=0.5, window=10))
+    assert [n_rows for n_rows, _ in by_levels] == [17, 3]  # 11 positions under the root: cut
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_trees_side_by_side_share_their_levels(by_levels: list[Any], seed: int) -> None:
+    layout = random_layout(seed)
+    inner = [run for run in layout.runs if run.subtree_end > run.end]
+    above = [
+        sum(one.end <= run.start and run.end <= one.subtree_end for one in inner) for run in inner
+    ]
+    parts = torch.ones((4, len(layout.positions), 8))
+    tree_attention(parts, parts, parts, layout, Scoring(scale=0.5))
+    assert len(by_levels) == 1 + len(set(above))
+
+
+def test_calls_are_laid_out_once_for_all_layers_of_a_window(by_levels: list[Any]) -> None:
+    layout = layout_of(RUNS, POSITIONS, torch.device("cpu"))
+    for window in (None, 3, None, 3):
+        parts, scoring = tensors(), Scoring(scale=0.5, window=window)
+        found = tree_attention(*parts, layout, scoring)
+        wanted = dense(*parts, layout, scoring)
+        torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=0.0)
+    assert layout.grouped(None) is layout.grouped(None)
+    assert set(layout._grouped) == {None, 3}
+
+
+def test_by_levels_a_value_that_is_not_a_number_stays_in_its_run_and_below(
+    by_levels: list[Any],
+) -> None:
+    query, key, value = tensors()
+    value[:, 5] = math.nan
+    found = tree_attention(query, key, value, LAYOUT, Scoring(scale=0.5))
+    assert by_levels
+    bad = found.isnan().any(dim=2).any(dim=0).nonzero()[:, 0].tolist()
+    assert set(range(5, 12)) <= set(bad) <= set(range(4, 12))
+
+
+def test_softcaps_are_computed_run_by_run(by_levels: list[Any]) -> None:
+    parts, scoring = tensors(), Scoring(scale=0.5, softcap=2.0)
+    found = tree_attention(*parts, LAYOUT, scoring)
+    assert not by_levels
+    torch.testing.assert_close(
+        found.double(), by_hand(*parts, LAYOUT, scoring), atol=1e-5, rtol=0.0
+    )
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_states_by_levels_are_those_by_runs(
+    monkeypatch: pytest.MonkeyPatch, by_levels: list[Any], window: int | None
+) -> None:
+    more = {} if window is None else {"sliding_window": window}
+    model = random_model("llama" if window is None else "mistral", **TINY, **more)
+    ids = torch.arange(5, 22)
+    found, windows = tree_states(model, "model", ids, LAYOUT)
+    assert windows == [window, window]
+    assert by_levels
+    monkeypatch.setattr(attention, "varlen_of", lambda query, value: None)
+    wanted, _ = tree_states(model, "model", ids, LAYOUT)
+    torch.testing.assert_close(found.states_TH, wanted.states_TH, atol=2e-5, rtol=0.0)
 
 
 def path(*rows: tuple[int, int]) -> list[int]:
