@@ -7,6 +7,7 @@ MODEL := .cache/smollm2
 SMOKE := .cache/smoke
 TRITON := .cache/triton
 ROLLOUTS ?= fixtures/rollouts/smollm2.jsonl
+SHAPE ?= small
 
 .PHONY: demo test check browser kernels model tokenizers smoke bench bench-drift bench-score fixtures golden clean
 
@@ -48,8 +49,8 @@ bench-drift: model tokenizers # speed against the encoder, calls written back, p
 	$(BIN)/python bench/calls.py
 	$(BIN)/python bench/causes.py
 
-bench-score: $(READY)
-	$(BIN)/python bench/score.py
+bench-score: $(READY) # SHAPE=qwen3-0.6b is the larger one
+	$(BIN)/python bench/score.py --shape $(SHAPE)
 
 fixtures: model
 	$(BIN)/python fixtures/sample_rollouts.py --model $(MODEL) -o $(ROLLOUTS)

@@ -56,6 +56,8 @@ def test_scores_are_written_beside_a_summary(steps, tmp_path):
     # 1 5 6 7 8 | 9 20 21 30 | 20 21 30: the shared prompt and the start of the action are read once
     assert re.search("forwards +1 of 12 tokens in all", done.stdout)
     assert "one a sequence: 19, one a step: 30" in done.stdout
+    speed = r"12 tokens read in \d+\.\d s: [\d,.]+ tokens/s, \d[\d.]* [GM]B of memory at most\n"
+    assert re.search(speed, done.stdout)
     table = pq.read_table(out)
     assert table.column("trajectory_id").to_pylist() == ["a", "a", "b", "b"]
     assert [len(row) for row in table.column("logprobs").to_pylist()] == [3, 2, 2, 2]
@@ -74,6 +76,23 @@ def test_json_has_the_documented_keys_and_only_recorded_logprobs_are_compared(st
     assert list(facts["losses"]) == list(LOSSES)
     assert facts["losses"]["nll"]["value"] == pytest.approx(-facts["logprob"]["token_mean"])
     assert done.stderr == ""
+    assert facts["hint"] is None
+    assert facts["dtype_noise"]["why_null"] == "the run is in fp32 itself"
+    assert facts["effort"]["n_tokens"] == 12
+    assert facts["effort"]["peak_memory_bytes"] > 10_000_000
+    assert facts["effort"]["tokens_per_second"] > 0
+
+
+def test_half_precision_stands_beside_fp32_in_text(steps):
+    words = "score", steps, "--model", TINY, "--device", "cpu", "--dtype", "bf16"
+    done = trajkit(*words)
+    assert done.returncode == 0, done.stderr
+    row = r"noise floor \(bf16 against fp32\) +\d\.\d\de-0\d.* 5\n"
+    assert re.search(row, done.stdout)
+    assert re.search(r"noise floor \(scored step by step\) .* 5\n", done.stdout)
+    done = trajkit(*words, "--recheck-dtype", "none")
+    assert "not held against fp32: --recheck-dtype none" in done.stdout
+    assert "bf16 against" not in done.stdout
 
 
 def test_a_plan_counts_what_would_be_read_without_a_model(steps):
@@ -87,6 +106,13 @@ def test_a_plan_counts_what_would_be_read_without_a_model(steps):
     facts = json.loads(trajkit("score", steps, "--plan", "--format", "json").stdout)
     assert facts["schema"] == "trajkit.score-plan/1"
     assert (facts["n_raw_tokens"], facts["n_forwarded_tokens"]) == (30, 12)
+    assert (facts["train"], facts["n_context_tokens"]) == ("action", 0)
+
+
+def test_a_plan_counts_context_where_it_is_trained(steps):
+    done = trajkit("score", steps, "--plan", "--train", "observation")
+    assert done.returncode == 0, done.stderr
+    assert "Would score 9 action tokens and 10 context tokens of 4 steps" in done.stdout
 
 
 def test_a_plan_names_the_prompts_that_drift_made_dear(tmp_path):
@@ -110,9 +136,9 @@ def test_a_plan_for_a_checkpoint_leaves_out_what_is_too_long_for_it(steps, tmp_p
 
 def test_a_plan_answers_nothing_that_needs_a_model(steps, tmp_path):
     out = tmp_path / "scores.parquet"
-    done = trajkit("score", steps, "--plan", "-o", out, "--max-delta", "1")
+    done = trajkit("score", steps, "--plan", "-o", out, "--max-delta", "1", "--recheck-dtype=fp32")
     assert done.returncode == 2
-    assert "--output and --max-delta cannot be answered" in done.stderr
+    assert "--output and --max-delta and --recheck-dtype cannot be answered" in done.stderr
     assert not out.exists()
 
 
@@ -202,6 +228,14 @@ def test_text_only_data_has_nothing_to_score(tmp_path):
     done = trajkit("score", tmp_path / "s.parquet", "--model", TINY)
     assert done.returncode == 6
     assert "error[N105]" in done.stderr
+
+
+def test_without_recorded_logprobs_the_noise_is_told_all_the_same(tmp_path):
+    (tmp_path / "log.jsonl").write_text(json.dumps(rollout("a", 1.0)) + "\n")
+    assert trajkit("ingest", tmp_path / "log.jsonl", "-o", tmp_path / "s.parquet").returncode == 0
+    done = trajkit("score", tmp_path / "s.parquet", "--model", TINY, "--device", "cpu")
+    assert "sampler: no log-probs to compare with" in done.stdout
+    assert re.search(r"noise floor \(scored step by step\) .* 5\n", done.stdout)
 
 
 def test_what_is_left_out_and_why_is_said_in_the_text(tmp_path):

@@ -51,6 +51,7 @@ class Printer:
         self._out = out
         self._overwrite = overwrite
         self._lines: list[str] = []
+        self._has_progress = False
 
     def __enter__(self) -> Self:
         return self
@@ -61,6 +62,7 @@ class Printer:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._end_progress()
         if kind is None and self._out is not None:
             from trajkit.safe.files import publish_bytes
 
@@ -75,6 +77,7 @@ class Printer:
 
     def line(self, text: str = "") -> None:
         """Write one line of the result; the caller made sure that it is safe to show."""
+        self._end_progress()
         if self._out is not None:
             self._lines.append(text + "\n")
         else:
@@ -92,6 +95,7 @@ class Printer:
     def note(self, text: str) -> None:
         """Write to stderr what is not the result, unless quiet."""
         if not self._quiet:
+            self._end_progress()
             sys.stderr.write(visible(text, keep_newlines=True) + "\n")
 
     def progress_note(self, text: str) -> None:
@@ -99,13 +103,19 @@ class Printer:
         if sys.stderr.isatty():
             self.note(text)
 
-    def progress(self, n_done: int, n_all: int) -> None:
-        """Show how far a long job is, on a terminal and nowhere else; gone when it is done."""
+    def progress(self, text: str) -> None:
+        """Show how far a long job is, on a terminal and nowhere else; the next line replaces it."""
         if self._quiet or not sys.stderr.isatty():
             return
-        shown = "" if n_done >= n_all else f"{n_done:,} of {n_all:,} steps"
-        sys.stderr.write(f"\r\x1b[K{shown}")
+        sys.stderr.write(f"\r\x1b[K{visible(text)[: terminal_width(sys.stderr) - 1]}")
         sys.stderr.flush()
+        self._has_progress = True
+
+    def _end_progress(self) -> None:
+        if self._has_progress:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._has_progress = False
 
     def table(self, rows: Sequence[Sequence[str]], *, right: str = "", head: bool = False) -> None:
         """Write rows as columns.

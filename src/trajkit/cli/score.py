@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trajkit.cli.console import Printer, sampled_line
-from trajkit.cli.loss_table import Length, Losses, Train, number, print_losses
+from trajkit.cli.console import Printer
+from trajkit.cli.loss_table import Length, Losses, Train
 from trajkit.cli.options import Colour, Data, Force, Limit, Only, Quiet, TokenizerPath
+from trajkit.cli.score_text import pace, print_plan, print_report
 from trajkit.errors import ExitCode, UsageProblem
-from trajkit.safe.text import shorten, visible
+
+if TYPE_CHECKING:
+    from trajkit.scoring.report import Effort, ScoreReport
+
+
+_RECHECK = 1
 
 
 def score(
@@ -28,7 +34,11 @@ def score(
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device")] = "auto",
     dtype: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
-        typer.Option("--dtype", help="auto: the checkpoint's own on a GPU, fp32 on CPU."),
+        typer.Option(
+            "--dtype",
+            help="auto: the checkpoint's own on a GPU, fp32 on CPU. To audit recorded log-probs, "
+            "fp16: an eighth of bf16's rounding.",
+        ),
     ] = "auto",
     ref_model: Annotated[
         Path | None,
@@ -47,7 +57,16 @@ def score(
         typer.Option(
             "--recheck", min=0, help="Trajectories to score again step by step: the noise floor."
         ),
-    ] = 1,
+    ] = _RECHECK,
+    recheck_dtype: Annotated[
+        Literal["auto", "fp32", "none"],
+        typer.Option(
+            "--recheck-dtype",
+            help="Hold a run in half precision against fp32 too, on the rechecked trajectories: "
+            "costs a copy of the weights, twice as large, and their passes. auto: where it fits "
+            "beside the run; fp32: else on the CPU, which may take long.",
+        ),
+    ] = "auto",
     tokens_per_batch: Annotated[
         int | None,
         typer.Option(
@@ -63,6 +82,13 @@ def score(
             help="What is planned, kept and shared out together; default: about a million.",
         ),
     ] = None,
+    tensor_parallel: Annotated[
+        bool,
+        typer.Option(
+            "--tensor-parallel",
+            help="Under torchrun: the processes hold one model together, each a part of it.",
+        ),
+    ] = False,
     require_sampled: Annotated[
         bool,
         typer.Option("--require-sampled", help="Exit 1 if a scored step's ids are not sampled."),
@@ -99,20 +125,33 @@ def score(
         if plan:
             _refuse_with_plan(
                 output=out,
+                force=force or None,
                 max_delta=max_delta,
                 loss=loss,
                 require_sampled=require_sampled or None,
                 ref_model=ref_model,
                 adapter=adapter,
-                window=window,
+                tensor_parallel=tensor_parallel or None,
                 length=length,
-                train=None if train == "action" else train,
+                tokenizer=tokenizer,
+                device=None if device == "auto" else device,
+                dtype=None if dtype == "auto" else dtype,
+                recheck=None if recheck == _RECHECK else recheck,
+                recheck_dtype=None if recheck_dtype == "auto" else recheck_dtype,
             )
-            found = _forecast(data, model, only, limit, tokens_per_batch)
+            found = _forecast(
+                data,
+                model,
+                train=train,
+                only=only,
+                limit=limit,
+                tokens_per_batch=tokens_per_batch,
+                window_tokens=window,
+            )
             if output_format == "json":
                 printer.json(found)
             else:
-                _print_plan(printer, found)
+                print_plan(printer, found)
             return
         if model is None:
             raise UsageProblem(
@@ -124,10 +163,12 @@ def score(
         require_torch()
         from trajkit.scoring.job import job_of
         from trajkit.scoring.planning.forecast import WINDOW_TOKENS
-        from trajkit.scoring.run import score as run
+        from trajkit.scoring.run import score as score_alone
         from trajkit.tokenizer import load_tokenizer
 
         job = job_of(os.environ)
+        is_part = bool(only) or limit is not None
+        run = _together if tensor_parallel else score_alone
         report = run(
             data,
             model,
@@ -144,12 +185,13 @@ def score(
             out=out,
             overwrite=force,
             recheck=recheck,
+            recheck_dtype=recheck_dtype,
             require_sampled=require_sampled,
             max_delta=max_delta,
             tokens_per_batch=tokens_per_batch,
             window_tokens=window or WINDOW_TOKENS,
             job=job,
-            progress=printer.progress if job.is_first else None,
+            progress=partial(_progress, printer, is_part) if job.is_first else None,
         )
         if not job.is_first:
             raise typer.Exit
@@ -159,73 +201,27 @@ def score(
         if output_format == "json":
             printer.json(facts)
         else:
-            _print(printer, facts)
+            print_report(printer, facts)
     if report.exit_code is ExitCode.NUMERIC:
         printer.note("exit 6: some trajectories have no numbers, see above")
     raise typer.Exit(report.exit_code)
 
 
-def _named(model: dict[str, Any]) -> str:
-    added = model["adapter"]
-    return visible(model["name"] if added is None else f"{model['name']} + {added}")
+def _progress(printer: Printer, is_part: bool, n_done: int, n_all: int, effort: Effort) -> None:
+    """Show the steps done, of all where all are asked for, and how fast it goes."""
+    n_steps = f"{n_done:,} steps" if is_part else f"{n_done:,} of {n_all:,} steps"
+    printer.progress(", ".join(filter(None, (n_steps, pace(effort.to_dict())))))
 
 
-def _print(printer: Printer, facts: dict[str, Any]) -> None:
-    printer.line(sampled_line(facts["by_source"], facts["n_steps"]))
-    printer.strong(
-        f"Scored {facts['n_scored_tokens']:,} of {facts['n_action_tokens']:,} action tokens in "
-        f"{facts['n_scored_trajectories']:,} of {facts['n_trajectories']:,} trajectories"
-    )
-    model = facts["model"]
-    forwards = (
-        f"{facts['n_forwards']:,} of {facts['n_forwarded_tokens']:,} tokens in all "
-        f"(one a sequence: {facts['n_row_tokens']:,}, one a step: {facts['n_raw_tokens']:,})"
-    )
-    why_not = facts["sharing"]["why_not"]
-    sharing = [["not shared", f"each sequence is read by itself: {why_not}"]] if why_not else []
-    checked = "tokenizer checked" if facts["tokenizer_checked"] else "tokenizer not compared"
-    printer.table(
-        [
-            [
-                "checkpoint",
-                f"{_named(model)} {model['dtype']} on {model['device']}, {checked}",
-            ],
-            *_reference(facts),
-            ["forwards", forwards],
-            *sharing,
-            *_left_out(facts),
-        ]
-    )
-    logprob = facts["logprob"]
-    printer.line()
-    printer.table(
-        [
-            ["log-prob", "nats"],
-            ["sum", number(logprob["sum"])],
-            ["token mean", number(logprob["token_mean"])],
-            ["sequence mean", number(logprob["sequence_mean"])],
-        ],
-        right="1",
-        head=True,
-    )
-    printer.line()
-    print_losses(printer, facts)
-    printer.line()
-    _print_mismatch(printer, facts)
-    for one in facts["exceeded"]:
-        printer.line(f"--{one['rule']}: {_EXCEEDED[one['rule']](one)}")
-    if facts.get("out"):
-        printer.line()
-        printer.line(f"Wrote {visible(facts['out'])}")
+def _together(*args: Any, **options: Any) -> ScoreReport:
+    """Score as one of the processes of a model; what the first one fails of, it tells itself."""
+    from trajkit.scoring.team import LeaderFailedError
+    from trajkit.scoring.together import score_together
 
-
-def _reference(facts: dict[str, Any]) -> list[list[str]]:
-    """Return a row for the reference model, if one was asked."""
-    model = facts["reference"]
-    if model is None:
-        return []
-    read = f"{facts['n_ref_forwarded_tokens']:,} tokens read"
-    return [["reference", f"{model['name']} {model['dtype']} on {model['device']}, {read}"]]
+    try:
+        return score_together(*args, **options)
+    except LeaderFailedError as problem:
+        raise typer.Exit(problem.exit_code) from problem
 
 
 def _refuse_with_plan(**given: object) -> None:
@@ -240,142 +236,24 @@ def _refuse_with_plan(**given: object) -> None:
 def _forecast(
     data: Path,
     model: Path | None,
+    *,
+    train: str,
     only: frozenset[str],
     limit: int | None,
     tokens_per_batch: int | None,
+    window_tokens: int | None,
 ) -> dict[str, Any]:
     """Return what would be read; of a checkpoint the configuration alone is opened."""
     from trajkit.scoring.checkpoint import open_checkpoint
-    from trajkit.scoring.planning.forecast import forecast
+    from trajkit.scoring.planning.forecast import WINDOW_TOKENS, forecast
 
     found = forecast(
         data,
+        train=train,
         limit=limit,
         only=only,
         tokens_per_batch=tokens_per_batch,
+        window_tokens=window_tokens or WINDOW_TOKENS,
         max_positions=None if model is None else open_checkpoint(model).max_positions,
     )
     return found.to_dict()
-
-
-_EXCEEDED: dict[str, Callable[[dict[str, Any]], str]] = {
-    "require-sampled": lambda one: f"{one['found']:,.0f} scored steps are not sampled",
-    "max-delta": lambda one: (
-        f"max |Δ| {_small(one['found'])} is not known to be at most {one['limit']:g} nats"
-        if one["found"] is None
-        else f"max |Δ| {_small(one['found'])} exceeds {one['limit']:g} nats"
-    ),
-}
-_MAX_BREAKS = 5
-
-
-def _print_plan(printer: Printer, facts: dict[str, Any]) -> None:
-    printer.line(sampled_line(facts["by_source"], facts["n_steps"]))
-    printer.strong(
-        f"Would score {facts['n_action_tokens']:,} action tokens of {facts['n_scored_steps']:,} "
-        f"steps in {facts['n_trajectories']:,} trajectories"
-    )
-    printer.table(
-        [
-            ["read", "tokens", ""],
-            *(
-                [how, f"{facts[key]:,}", _times_fewer(facts["n_raw_tokens"], facts[key])]
-                for how, key in (
-                    ("with one pass a step", "n_raw_tokens"),
-                    ("with one pass a sequence", "n_row_tokens"),
-                    ("with prefixes shared", "n_forwarded_tokens"),
-                )
-            ),
-        ],
-        right="12",
-        head=True,
-    )
-    left_out = _left_out({**facts, "n_first_token": 0, "n_neg_inf": 0})
-    if left_out:
-        printer.table(left_out)
-    breaks = facts["breaks"]
-    printer.line()
-    if not breaks:
-        printer.line("no prompt leaves the middle of its parent's prompt or action")
-        return
-    printer.line(
-        f"prompts that leave the middle of their parent's ids: {len(breaks):,}, for which "
-        f"tokens are read again: {facts['n_read_again']:,}"
-    )
-    dearest = sorted(breaks, key=lambda one: -one["n_read_again"])
-    rows = [
-        [
-            shorten(one["trajectory_id"], 60),
-            *(f"{one[key]:,}" for key in ("step_index", "n_kept", "n_lost", "n_read_again")),
-        ]
-        for one in dearest[:_MAX_BREAKS]
-    ]
-    printer.table(
-        [["trajectory", "step", "kept", "lost", "read again"], *rows], right="1234", head=True
-    )
-    if len(breaks) > _MAX_BREAKS:
-        printer.line(f"  and {len(breaks) - _MAX_BREAKS:,} more (--format json lists all)")
-
-
-def _times_fewer(n_raw: int, n: int) -> str:
-    return f"{n_raw / n:.1f}x fewer" if n and n != n_raw else ""
-
-
-_STATUS = {
-    "no_action": "no ids were recorded",
-    "no_prompt": "no prompt was recorded",
-    "excluded": "excluded by the data",
-    "media": "in trajectories with media",
-    "nonfinite": "in trajectories whose logits are NaN or infinite",
-    "too_long": "in trajectories longer than the model's positions",
-}
-
-
-def _left_out(facts: dict[str, Any]) -> list[list[str]]:
-    """Return a row for each reason why steps or tokens have no number."""
-    rows = [
-        [f"{facts['by_status'][status]:,} steps left out", why]
-        for status, why in _STATUS.items()
-        if facts["by_status"].get(status)
-    ]
-    for key, why in (
-        ("n_first_token", "tokens begin their sequence: nothing stands before them"),
-        ("n_neg_inf", "tokens have probability 0 under the checkpoint: log-prob −inf"),
-    ):
-        if facts[key]:
-            rows.append([f"{facts[key]:,}", why])
-    return rows
-
-
-def _print_mismatch(printer: Printer, facts: dict[str, Any]) -> None:
-    mismatch, floor = facts["mismatch"], facts["noise_floor"]
-    if mismatch is None:
-        printer.line("sampler: no log-probs to compare with")
-        return
-    head = ["against the sampler's log-probs", "mean |Δ|", "p99 |Δ|", "max |Δ|", "k3", "tokens"]
-    rows = [head, ["scored − recorded", *_gap(mismatch)]]
-    rows.append(
-        ["noise floor (scored step by step)", *_gap(floor)] if floor else ["noise floor", *[""] * 5]
-    )
-    printer.table(rows, right="12345", head=True)
-    if floor is None:
-        printer.line("  the noise floor was not measured (--recheck 0)")
-    worst = mismatch.get("worst")
-    if worst:
-        printer.line(
-            f"  worst: {shorten(worst['trajectory_id'], 60)} step {worst['step_index']} "
-            f"action token {worst['action_position']}"
-        )
-    if mismatch["n_not_recorded"]:
-        printer.line(f"  {mismatch['n_not_recorded']:,} tokens have no recorded log-prob")
-    for reason, n_tokens in mismatch["not_comparable"].items():
-        printer.line(f"  {n_tokens:,} tokens are not comparable: {reason}")
-
-
-def _gap(gap: dict[str, Any]) -> list[str]:
-    numbers = [_small(gap[key]) for key in ("mean_abs", "p99_abs", "max_abs", "k3")]
-    return [*numbers, f"{gap['n']:,}"]
-
-
-def _small(value: float | None) -> str:
-    return "null" if value is None else f"{value:.2e}"

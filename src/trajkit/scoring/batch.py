@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from trajkit.records import Trajectory
@@ -17,6 +17,7 @@ def score_batch(
     trajectories: Sequence[Trajectory],
     model: LoadedModel | Any,
     *,
+    reference: LoadedModel | Any | None = None,
     tokens_per_batch: int | None = None,
 ) -> tuple[ScoredTrajectory, ...]:
     """Return what a model says of every recorded action: the numbers of `score`, as arrays.
@@ -29,20 +30,30 @@ def score_batch(
         trajectories: whole, with ids.
         model: what `load_model` returned, or a causal language model of transformers that is whole
             on one device.
+        reference: a second one of either kind, for `ref_logprobs`; where it is on the same device
+            and has the same ids and positions, it reads the same passes, and `exact_kl` is there.
         tokens_per_batch: the most ids of one pass; `None` for what the device holds.
 
     Raises:
-        UsageProblem: U103 when the module is none that can be read; U106 when a sequence does not
+        UsageProblem: U103 when a module is none that can be read; U106 when a sequence does not
             fit in the GPU's memory.
         InputError: I304 for an id outside the vocabulary, S103 for a prompt that cannot be rebuilt.
         NumericError: N104 an architecture whose logits cannot be had exactly.
     """
+    with quiet_transformers(), ExitStack() as stack:
+        loaded = _loaded(model, stack)
+        other = None if reference is None else _loaded(reference, stack)
+        return score_trajectories(
+            loaded, trajectories, tokens_per_batch=tokens_per_batch, reference=other
+        ).scored
+
+
+def _loaded(model: LoadedModel | Any, stack: ExitStack) -> LoadedModel:
+    """Return a model ready to score, a module in evaluation mode until the stack ends."""
     if isinstance(model, LoadedModel):
-        with quiet_transformers():
-            return score_trajectories(model, trajectories, tokens_per_batch=tokens_per_batch).scored
-    with quiet_transformers(), _evaluating(model):
-        loaded = loaded_from_module(model)
-        return score_trajectories(loaded, trajectories, tokens_per_batch=tokens_per_batch).scored
+        return model
+    stack.enter_context(_evaluating(model))
+    return loaded_from_module(model)
 
 
 @contextmanager

@@ -64,5 +64,7 @@ def _parted(step: Step, row: StepScores) -> StepScores:
         logprobs=action(row.logprobs),
         entropy=action(row.entropy),
         rank=action(row.rank),
+        ref_logprobs=action(row.ref_logprobs),
+        exact_kl=action(row.exact_kl),
         context_logprobs=np.concatenate([row.logprobs[:start], row.logprobs[end:]]),
     )

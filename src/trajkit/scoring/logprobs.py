@@ -159,6 +159,9 @@ def pass_scores(
     Raises:
         torch.OutOfMemoryError: the pass does not fit in the GPU's memory.
     """
+    team, n_edges = loaded.team, len(targets)
+    if team is not None:
+        reading, targets = team.begin(loaded, reading, targets, reference, chunk_rows)
     models = [loaded] if reference is None else [loaded, reference]
     n_at_once = chunk_rows or _rows_at_once(loaded) // len(models) or 1
     parts = []
@@ -177,11 +180,14 @@ def pass_scores(
             both = (exact_kl(*logits),) if reference is not None else ()
             judged = [judge(each, of_N) for each in logits]
             parts.append((*judged[0], *both, *(ref[0] for ref in judged[1:])))
+            del logits  # before the next are made
     nothing = torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.int32)
     columns = [
         _narrow(torch.cat(pieces)).cpu().numpy()
         for pieces in zip(*(parts or [(*nothing, *nothing[: 2 * len(models) - 2])]), strict=True)
     ]
+    if team is not None:
+        columns = team.end(columns, n_edges)
     return TokenScores(
         logprobs=columns[0],
         entropy=columns[1],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from trajkit.records import Floats
 from trajkit.rl.table import F64
 
+_FIGURES = ("n", "mean_abs", "p99_abs", "max_abs", "k3")
 LOW, HIGH = 0.8, 1.2
 """Ratios outside of these are what a clip of 0.2 would act on."""
 
@@ -52,8 +53,38 @@ class NoiseFloor:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: the figures that stand beside a mismatch."""
-        names = ("n", "mean_abs", "p99_abs", "max_abs", "k3")
-        return {name: getattr(self.gap, name) for name in names}
+        return {name: getattr(self.gap, name) for name in _FIGURES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DtypeNoise:
+    """How far a run in half precision is from the same weights in float32.
+
+    Attributes:
+        gap: log-probs of the run against those in float32; `None` where not measured.
+        device: where these were computed.
+        n_forwards: passes that were made to measure it.
+        why_null: why it was not measured.
+    """
+
+    gap: Gap | None
+    device: str | None = None
+    n_forwards: int = 0
+    why_null: str | None = None
+
+    @classmethod
+    def not_measured(cls, why: str) -> Self:
+        """Return one without figures."""
+        return cls(gap=None, why_null=why)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: null figures say why they are."""
+        return {
+            "against": "fp32",
+            "device": self.device,
+            **{name: getattr(self.gap, name, None) for name in _FIGURES},
+            "why_null": self.why_null,
+        }
 
 
 def measure_gap(logprobs: F64 | Floats, rollout_logprobs: F64 | Floats) -> Gap:

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
-from trajkit.errors import NumericError, Place, UsageProblem
-from trajkit.scoring.adapter import merge, open_adapter
+from trajkit.errors import NumericError, Place, TrajkitError, UsageProblem
+from trajkit.scoring.adapter import Adapter, merge, open_adapter
 from trajkit.scoring.checkpoint import Checkpoint, open_checkpoint, weights_digest
 from trajkit.scoring.head import Head, find_head
 from trajkit.scoring.loader import architecture_of, build_model, quiet_transformers
+from trajkit.scoring.parallel import check_divisible, check_same, divide, first_layers, plan_of
 from trajkit.scoring.sharing import rope_parameters, why_unshared
+from trajkit.scoring.team import Load, Team
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,6 +42,7 @@ class LoadedModel:
         unused_tensors: tensors of the files that the model has no place for.
         adapter, adapter_digest: name of the LoRA adapter that was merged in, and sha256 of its
             weight file's bytes; `None` without one.
+        team: the processes that hold it together, this one a part; `None` for a whole model.
     """
 
     model: Any
@@ -56,11 +59,13 @@ class LoadedModel:
     unused_tensors: tuple[str, ...]
     adapter: str | None = None
     adapter_digest: str | None = None
+    team: Team | None = None
 
     @property
     def device_name(self) -> str:
-        """Return the accelerator's name, or `cpu`."""
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        """Return the accelerator's name, or `cpu`, and how many of them hold the model."""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        return name if self.team is None else f"{self.team.size} x {name}"
 
 
 def load_model(
@@ -69,6 +74,7 @@ def load_model(
     device: str = "auto",
     dtype: str = "auto",
     adapter: Path | str | None = None,
+    team: Team | None = None,
 ) -> LoadedModel:
     """Return the checkpoint in a local folder, in memory and checked.
 
@@ -77,43 +83,58 @@ def load_model(
         device: `auto` takes a GPU when there is one.
         dtype: `auto` is the checkpoint's own on a GPU and `fp32` on the CPU.
         adapter: the folder of a LoRA adapter to merge in.
+        team: processes that hold the model together; all of them load it in the same call, each
+            keeps its part. Weights in another dtype than stored, those that the library puts
+            together from several tensors, and merged ones are whole in main memory until cut.
 
     Raises:
-        UsageProblem: U103 unknown, or weights are not floats; U106 no such device, or it is full.
+        UsageProblem: U103 unknown, weights are not floats, or the layers cannot be divided; U106 no
+            such device, or it is full.
         FileError, InputError, RefusedError: see `open_checkpoint` and `open_adapter`.
         NumericError: N102 weights missing, of another shape, not finite, or of other layers; N104
             an architecture whose logits cannot be had exactly.
     """
-    target = choose_device(device)
+    target = choose_device(device) if team is None else team.device
     if dtype != "auto" and dtype not in DTYPES:
         raise UsageProblem("U103", f"--dtype is auto, fp32, bf16 or fp16, not {dtype!r}")
-    checkpoint = open_checkpoint(path)
-    added = None if adapter is None else open_adapter(adapter)
-    place = Place(file=str(checkpoint.path))
-    tensors = _tensors(checkpoint)
-    kind = _chosen_dtype(tensors, target, dtype, place)
+    if team is not None:
+        team.say(Load(path=path, dtype=dtype, adapter=adapter))
+    place = Place(file=str(Path(path)))
     with quiet_transformers():
-        model, unused = _load(checkpoint, tensors, kind, place)
-        if added is not None:
-            merge(model, added)
-        model, head, unshared = _ready(model, target, place)
+        if team is None:
+            found = _read(path, adapter, target, dtype, place)
+            _check_finite(found.model, found.tensors, place)
+            _merge(found)
+            _move(found.model, target, place)
+            head, unshared = _examined(found.model, place)
+        else:
+            found = _read_part(path, adapter, team, dtype, place)
+            with team.in_step(NumericError):
+                head, unshared = _examined(found.model, place)
+    model, added = found.model, found.adapter
     text = model.config.get_text_config()
-    return LoadedModel(
+    loaded = LoadedModel(
         model=model,
         head=head,
         device=target,
-        dtype=_DTYPE_NAMES[kind],
-        name=checkpoint.name,
-        path=checkpoint.path,
+        dtype=_DTYPE_NAMES[found.dtype],
+        name=found.checkpoint.name,
+        path=found.checkpoint.path,
         n_vocab=min(int(model.get_input_embeddings().weight.shape[0]), head.n_rows),
         max_positions=getattr(text, "max_position_embeddings", None),
         rope_switch=_rope_switch(text),
         why_unshared=unshared,
-        weights_digest=weights_digest(checkpoint.shards),
-        unused_tensors=unused,
+        weights_digest=weights_digest(found.checkpoint.shards)
+        if team is None or team.is_first
+        else "",
+        unused_tensors=found.unused,
         adapter=None if added is None else added.name,
         adapter_digest=None if added is None else added.digest,
+        team=team,
     )
+    if team is not None:
+        team.take(loaded)
+    return loaded
 
 
 def loaded_from_module(module: Any, *, name: str = "module") -> LoadedModel:
@@ -229,6 +250,65 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     return tensors
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Found:
+    """A checkpoint that was read: its tensors as they are stored, and the model made of them."""
+
+    checkpoint: Checkpoint
+    adapter: Adapter | None
+    tensors: dict[str, torch.Tensor]
+    dtype: torch.dtype
+    model: Any
+    unused: tuple[str, ...]
+
+
+def _read(
+    path: Path | str, adapter: Path | str | None, device: torch.device, dtype: str, place: Place
+) -> _Found:
+    """Return a checkpoint in main memory, as far as possible mapped from disk, not yet merged."""
+    checkpoint = open_checkpoint(path)
+    added = None if adapter is None else open_adapter(adapter)
+    tensors = _tensors(checkpoint)
+    kind = _chosen_dtype(tensors, device, dtype, place)
+    model, unused = _load(checkpoint, tensors, kind, place)
+    return _Found(
+        checkpoint=checkpoint,
+        adapter=added,
+        tensors=tensors,
+        dtype=kind,
+        model=model,
+        unused=unused,
+    )
+
+
+def _read_part(
+    path: Path | str, adapter: Path | str | None, team: Team, dtype: str, place: Place
+) -> _Found:
+    """Return a checkpoint of which this process keeps its part, on its device, shown to be right.
+
+    The first process lets the first layers read a few ids before it cuts them.
+    """
+    with team.in_step(TrajkitError):
+        found = _read(path, adapter, team.device, dtype, place)
+        _merge(found)
+        plan = plan_of(found.model, place)
+        check_divisible(found.model, plan, team.size, place)
+        wanted = first_layers(found.model, plan, place) if team.is_first else []
+        divide(found.model, plan, team, place)
+        _check_finite(found.model, found.tensors, place)
+        _move(found.model, team.device, place)
+    with team.in_step(TrajkitError):
+        parts = first_layers(found.model, plan, place)
+        if team.is_first:
+            check_same(parts, wanted, found.dtype, place)
+    return found
+
+
+def _merge(found: _Found) -> None:
+    if found.adapter is not None:
+        merge(found.model, found.adapter)
+
+
 def _load(
     checkpoint: Checkpoint, tensors: dict[str, torch.Tensor], dtype: torch.dtype, place: Place
 ) -> tuple[Any, tuple[str, ...]]:
@@ -250,7 +330,6 @@ def _load(
         )
     unused = tuple(sorted(report["unexpected_keys"]))
     _check_layers(model, unused, place)
-    _check_finite(model, tensors, place)
     return model.eval(), unused
 
 
@@ -307,19 +386,30 @@ def _check_finite(model: Any, stored: Mapping[str, torch.Tensor], place: Place) 
             )
 
 
-def _ready(model: Any, device: torch.device, place: Place) -> tuple[Any, Head, str | None]:
-    """Return the model on its device, how its logits are made, and why it may not read trees."""
+def _move(model: Any, device: torch.device, place: Place) -> None:
+    """Bring a model to its device."""
     try:
-        model = model.to(device)
-        head = find_head(model, place)
-        return model, head, why_unshared(model, head.body_name)
+        model.to(device)
     except torch.OutOfMemoryError as problem:
-        raise UsageProblem(
-            "U106",
-            "the weights do not fit in the GPU's memory",
-            place=place,
-            hint="use --dtype bf16, or --device cpu",
-        ) from problem
+        raise _full(place) from problem
+
+
+def _examined(model: Any, place: Place) -> tuple[Head, str | None]:
+    """Return how the model's logits are made, and why it may not read trees."""
+    try:
+        head = find_head(model, place)
+        return head, why_unshared(model, head.body_name)
+    except torch.OutOfMemoryError as problem:
+        raise _full(place) from problem
+
+
+def _full(place: Place) -> UsageProblem:
+    return UsageProblem(
+        "U106",
+        "the weights do not fit in the GPU's memory",
+        place=place,
+        hint="use --dtype bf16, or --device cpu, or divide them: --tensor-parallel",
+    )
 
 
 def _rope_switch(config: Any) -> int | None:

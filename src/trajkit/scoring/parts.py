@@ -44,19 +44,32 @@ class Window:
     totals: Mapping[str, int]
 
 
+def parts_folder(target: Path) -> Path:
+    """Return the folder beside an output where the parts of its runs are kept."""
+    return target.with_name(f"{target.name}.parts")
+
+
 class Parts:
     """The finished windows of one run."""
 
     def __init__(self, target: Path, facts: Mapping[str, Any]) -> None:
         """`facts` is all that the numbers depend on."""
         told = json.dumps(facts, sort_keys=True, default=str).encode()
-        self._root = target.with_name(f"{target.name}.parts")
+        self._root = parts_folder(target)
         self.folder = self._root / hashlib.sha256(told).hexdigest()[:16]
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def file(self, number: int) -> Path:
         """Return where the window of a number is kept."""
         return self.folder / f"{number:05}.parquet"
+
+    def made(self, number: int) -> tuple[int, int] | None:
+        """Return what tells a window's part from one made later; `None` while there is none."""
+        try:
+            status = self.file(number).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
     def load(self, number: int, trajectories: Sequence[Trajectory]) -> Window | None:
         """Return a finished window; `None` where there is none, or it is not what was written."""

@@ -13,7 +13,7 @@ from trajkit.errors import ExitCode
 from trajkit.rl.losses import LossValue
 from trajkit.rl.report import LossTable, finite
 from trajkit.rl.tokens import ScoredTokens, TokenPlace
-from trajkit.scoring.mismatch import Gap, NoiseFloor, measure_gap
+from trajkit.scoring.mismatch import DtypeNoise, Gap, NoiseFloor, measure_gap
 
 SCHEMA = "trajkit.score/1"
 
@@ -118,6 +118,34 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What this process took to score; windows that were kept or scored elsewhere took nothing.
+
+    Attributes:
+        seconds: of wall time, from the plan to the numbers; loading, rechecks and losses are apart.
+        n_tokens: ids that models read in them, a reference model's too.
+        peak_memory_bytes: the most in use, weights too: of the GPU's tensors while scoring, or on
+            the CPU of the whole process since it began; `None` where the system does not say, and
+            where nothing was scored.
+        peak_memory_of: which of the two, `gpu` or `process`.
+    """
+
+    seconds: float
+    n_tokens: int
+    peak_memory_bytes: int | None
+    peak_memory_of: str
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Return ids read a second; `None` where none was."""
+        return self.n_tokens / self.seconds if self.n_tokens and self.seconds else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {**asdict(self), "tokens_per_second": self.tokens_per_second}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a run must keep to be clean.
 
@@ -156,6 +184,9 @@ class ScoreReport:
         reference: the reference model, `None` when none was asked.
         table: the losses, and what they were made of.
         mismatch: `None` when DATA records no log-probs.
+        noise_floor: `None` when it was not asked for.
+        dtype_noise: how far half precision is from fp32, or why that is not known.
+        effort: what it took this process; the only part that differs from run to run.
         exceeded: limits that were given and not kept.
         out: the scores file, `None` when none was asked for.
     """
@@ -172,6 +203,8 @@ class ScoreReport:
     table: LossTable
     mismatch: Mismatch | None
     noise_floor: NoiseFloor | None
+    dtype_noise: DtypeNoise
+    effort: Effort
     exceeded: tuple[Exceeded, ...]
     out: str | None
     n_kept_windows: int = 0
@@ -183,6 +216,12 @@ class ScoreReport:
         if self.counts.n_nonfinite or self.counts.n_too_long:
             return ExitCode.NUMERIC
         return ExitCode.FINDINGS if self.exceeded else ExitCode.CLEAN
+
+    @property
+    def hint(self) -> str | None:
+        """Return what to do about trajectories without numbers, `None` where nothing is known."""
+        overflows = self.counts.n_nonfinite and self.model.dtype == "fp16"
+        return "fp16 ends at 65,504: try --dtype bf16 or fp32" if overflows else None
 
     @property
     def losses(self) -> Mapping[str, LossValue]:
@@ -212,6 +251,9 @@ class ScoreReport:
             **self.table.to_dict(),
             "mismatch": None if self.mismatch is None else self.mismatch.to_dict(),
             "noise_floor": None if self.noise_floor is None else self.noise_floor.to_dict(),
+            "dtype_noise": self.dtype_noise.to_dict(),
+            "hint": self.hint,
+            "effort": self.effort.to_dict(),
             "exceeded": [asdict(one) for one in self.exceeded],
             "out": self.out,
         }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from trajkit import __version__
 from trajkit.errors import UsageProblem
-from trajkit.records import Trajectory
 from trajkit.rl.losses import loss_names
 from trajkit.rl.report import loss_table
 from trajkit.safe.files import publish
@@ -21,14 +20,18 @@ from trajkit.scoring.checks import (
     provenance,
     take_gpu,
 )
+from trajkit.scoring.company import in_company
 from trajkit.scoring.job import ALONE, Job
 from trajkit.scoring.loader import quiet_transformers
 from trajkit.scoring.model import LoadedModel, load_model
+from trajkit.scoring.noise import recheck_dtype_named
 from trajkit.scoring.parts import Parts
-from trajkit.scoring.planning.forecast import WINDOW_TOKENS, windows
+from trajkit.scoring.planning.forecast import WINDOW_TOKENS
 from trajkit.scoring.report import Limits, ScoreReport
-from trajkit.scoring.under_way import Counting, Progress, Run
-from trajkit.store.read import Dataset, open_dataset, read_trajectories
+from trajkit.scoring.team import Team
+from trajkit.scoring.under_way import Counting, Progress, Recheck, Run
+from trajkit.scoring.walk import Chosen, walk
+from trajkit.store.read import Dataset, open_dataset
 from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
 from trajkit.store.write import ParquetSink
 from trajkit.tokenizer import Tokenizer, load_tokenizer
@@ -51,12 +54,14 @@ def score(  # noqa: PLR0913 - one argument an option of the command
     out: Path | str | None = None,
     overwrite: bool = False,
     recheck: int = 1,
+    recheck_dtype: str = "auto",
     require_sampled: bool = False,
     max_delta: float | None = None,
     tokens_per_batch: int | None = None,
     window_tokens: int = WINDOW_TOKENS,
     adapter: Path | str | None = None,
     job: Job = ALONE,
+    team: Team | None = None,
     progress: Progress | None = None,
 ) -> ScoreReport:
     """Return what a checkpoint says about the recorded actions, reading every prefix once.
@@ -83,6 +88,9 @@ def score(  # noqa: PLR0913 - one argument an option of the command
             Until then finished windows are kept beside it, and the same run goes on from there.
         overwrite: replace `out`.
         recheck: how many trajectories to pass again step by step, for the noise floor.
+        recheck_dtype: whether these are scored in float32 too where the run is in half precision,
+            with the same weights widened: auto where they fit beside it, fp32 (else on the CPU), or
+            none.
         require_sampled: a scored step whose ids are not the sampler's own is a finding.
         max_delta: a log-prob that differs more from the sampler's is a finding; so is having none.
         tokens_per_batch: the most ids of one pass; `None` for what the device holds.
@@ -91,7 +99,10 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         adapter: the folder of a LoRA adapter to merge into `model`.
         job: which process of a run this is. Each scores its share of the windows; the first waits
             for the others, writes `out` and returns the whole report, the others that of their own.
-        progress: called after each pass with the steps done, about, and the steps in DATA.
+        team: the processes that hold the models together, for the first of them: see
+            `score_together`.
+        progress: called after each pass with the steps done, about, the steps in DATA, and what it
+            took up to there.
 
     Raises:
         UsageProblem: U101 to U103, U105 to U107.
@@ -102,6 +113,7 @@ def score(  # noqa: PLR0913 - one argument an option of the command
             is too long, else N105.
     """
     names, policy = loss_names(losses), policy_named(train)
+    wider = recheck_dtype_named(recheck_dtype)
     target = None if out is None else Path(out)
     check_name(target)
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
@@ -109,6 +121,7 @@ def score(  # noqa: PLR0913 - one argument an option of the command
     check_job(job, target)
     parts: Parts | None = None
     with ExitStack() as stack:
+        company = stack.enter_context(in_company(target, job))
         sink = None
         if target is not None and job.is_first:
             stream = stack.enter_context(publish(target, overwrite=overwrite))
@@ -119,14 +132,14 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         if tokenizer is None and policy.needs_kinds:
             tokenizer = _own_tokenizer(_folder(model))
         take_gpu(job)
-        loaded = _loaded(model, device, dtype, adapter)
-        reference = None if ref_model is None else _loaded(ref_model, device, dtype, None)
+        loaded = _loaded(model, device, dtype, adapter, team)
+        reference = None if ref_model is None else _loaded(ref_model, device, dtype, None, team)
         run = Run(
             loaded,
             sink,
             reference=reference,
             counting=Counting(policy, tokenizer),
-            recheck=recheck if job.is_first else 0,
+            recheck=Recheck(recheck if job.is_first else 0, wider),
             tokens_per_batch=tokens_per_batch,
             n_all_steps=dataset.n_steps,
         )
@@ -134,25 +147,21 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         told = provenance(
             dataset, model_facts(loaded), None if reference is None else model_facts(reference)
         )
+        asked = {
+            "trains_context": policy.trains_context,
+            "tokens_per_batch": tokens_per_batch,
+            "window_tokens": window_tokens,
+        }
         if target is not None:
-            asked = {
-                "trains_context": policy.trains_context,
-                "tokens_per_batch": tokens_per_batch,
-                "window_tokens": window_tokens,
-            }
             parts = Parts(target, {"trajkit": __version__, **told, **options, **asked})
         stack.enter_context(quiet_transformers())
-
-        def stretches() -> Iterator[list[Trajectory]]:
-            return windows(read_trajectories(dataset, only=only, limit=limit), window_tokens)
-
-        n_kept = run.walk(stretches, parts, job, progress)
+        chosen = Chosen(dataset=dataset, only=only, limit=limit, window_tokens=window_tokens)
+        n_kept = walk(run, chosen, parts, company, progress)
         if job.is_first:
             run.check_not_empty()
-        limits = Limits(require_sampled=require_sampled, max_delta=max_delta)
         report = run.report(
             target if job.is_first else None,
-            limits,
+            Limits(require_sampled=require_sampled, max_delta=max_delta),
             losses=lambda tokens: loss_table(tokens, names, train=policy.name, length=length),
             tokenizer_checked=is_checked,
             n_kept=n_kept,
@@ -169,7 +178,11 @@ def _folder(model: LoadedModel | Path | str) -> Path:
 
 
 def _loaded(
-    model: LoadedModel | Path | str, device: str, dtype: str, adapter: Path | str | None
+    model: LoadedModel | Path | str,
+    device: str,
+    dtype: str,
+    adapter: Path | str | None,
+    team: Team | None,
 ) -> LoadedModel:
     if isinstance(model, LoadedModel):
         if not model.weights_digest:
@@ -179,7 +192,7 @@ def _loaded(
                 hint="score_batch scores trajectories with it, or save it and give the folder",
             )
         return model
-    return load_model(model, device=device, dtype=dtype, adapter=adapter)
+    return load_model(model, device=device, dtype=dtype, adapter=adapter, team=team)
 
 
 def _own_tokenizer(folder: Path) -> Tokenizer | None:

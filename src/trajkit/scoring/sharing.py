@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from trajkit.scoring.attention import CannotShare, layout_of, tree_states
-from trajkit.scoring.head import CAUSAL_FP32, CAUSAL_HALF, hidden_states, is_close, is_fp32
+from trajkit.scoring.head import CAUSAL_FP32, hidden_states, is_close, is_fp32
 from trajkit.scoring.planning.pack import Run
 
 _RUNS = (
@@ -34,6 +34,9 @@ _UNTOUCHED = (0, 4, 5)
 """Rows of run 1 that are changed, and the runs that must not notice."""
 _MARGIN, _MOST = 4.0, 0.25
 """How far the two ways may differ, in multiples of the model's own noise, and at most."""
+_LEAST_FP32, _LEAST_HALF = CAUSAL_FP32, 0.1
+"""What they may always differ by. Both ways go through other kernels, and half precision shows it:
+SmolLM2's states in fp16 on a CPU are 0.03 apart, and the tree's the nearer to float32's."""
 _KINDS = frozenset({"full_attention", "sliding_attention"})
 _BY_LENGTH = frozenset({"dynamic", "longrope"})
 
@@ -94,7 +97,7 @@ def _by_trial(model: Any, body_name: str, config: Any) -> str | None:
     states_TH, rows = hidden.states_TH, _rows_of(_UNTOUCHED)
     noise = _difference(longer_TH, alone_TH)
     shared_TH = torch.cat([states_TH[_rows_of(path)] for path in _PATHS])
-    limit = max(CAUSAL_FP32 if is_fp32(states_TH) else CAUSAL_HALF, _MARGIN * noise)
+    limit = max(_LEAST_FP32 if is_fp32(states_TH) else _LEAST_HALF, _MARGIN * noise)
     leaks = not is_close(moved.states_TH[rows], states_TH[rows], CAUSAL_FP32)
     if leaks or not _difference(shared_TH, alone_TH) <= min(limit, _MOST):
         return "its layers carry more between tokens than attention does"

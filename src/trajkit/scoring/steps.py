@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
-from trajkit.errors import NumericError, Place
 from trajkit.records import Floats, Ids, Step, Trajectory, read_only
+from trajkit.scoring.context import with_context_asked, without_context_asked
 from trajkit.scoring.logprobs import (
     TokenScores,
     check_ids,
@@ -19,9 +19,8 @@ from trajkit.scoring.logprobs import (
     has_ids,
     memory_full,
     pass_scores,
-    token_scores,
 )
-from trajkit.scoring.mismatch import NoiseFloor, measure_gap
+from trajkit.scoring.memory import free_bytes
 from trajkit.scoring.model import LoadedModel
 from trajkit.scoring.planning.forecast import grouped
 from trajkit.scoring.planning.pack import Pack, Pass, halve, pack_rows, pack_trees, pass_of
@@ -41,6 +40,7 @@ from trajkit.scoring.scored import (
     statuses_of,
     steps_to_score,
 )
+from trajkit.scoring.team import no_room
 
 _Asked: TypeAlias = tuple[Trajectory, Sequence[Step]]
 _Told: TypeAlias = Callable[[int, int], None]
@@ -57,6 +57,7 @@ class Batch:
         n_forwarded_tokens: ids the model read, in `n_forwards` passes.
         n_row_tokens: ids it would have read with one pass a sequence, `n_raw_tokens` with one a
             step.
+        n_ref_forwarded_tokens: ids the reference model read.
     """
 
     scored: tuple[ScoredTrajectory, ...]
@@ -64,6 +65,7 @@ class Batch:
     n_forwarded_tokens: int
     n_row_tokens: int
     n_raw_tokens: int
+    n_ref_forwarded_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,6 +87,7 @@ def score_trajectories(
     *,
     tokens_per_batch: int | None = None,
     reference: LoadedModel | None = None,
+    with_context: bool = False,
     told: _Told | None = None,
 ) -> Batch:
     """Return the scores of every step of some trajectories.
@@ -97,33 +100,80 @@ def score_trajectories(
         loaded: the model.
         trajectories: those of one group share the prefixes that they have in common.
         tokens_per_batch: the most ids of one pass; `None` for what the device holds.
-        reference: a model that reads the same passes, for `ref_logprobs` and `exact_kl`; see
-            `read_alike`.
-        told: called after each pass with the ids read, and those to read.
+        reference: a second model, for `ref_logprobs`. It reads the same passes where it can
+            (`read_alike`), which gives `exact_kl` too; passes of its own where not.
+        with_context: whether the ids around actions are scored too, for `context_logprobs`.
+        told: called after each pass with the ids read by all models, and those to read, about.
 
     Raises:
         InputError: I304 for an id outside the vocabulary, S103 for a prompt that cannot be rebuilt.
-        UsageProblem: U106 when a single sequence does not fit in the GPU's memory.
+        UsageProblem: U106 when a single sequence does not fit in the GPU's memory, or a pass of
+            several processes.
     """
-    asked = [(one, steps_to_score(one)) for one in trajectories]
+    is_alike = reference is not None and read_alike(loaded, reference)
+    together = reference if is_alike else None
+    n_reads = 1 if reference is None else 2
+
+    def tell(n_read: int, n_to_read: int) -> None:
+        if told is not None:
+            told(n_read * (n_reads if is_alike else 1), n_to_read * n_reads)
+
+    batch = _score_alike(
+        loaded,
+        trajectories,
+        tokens_per_batch=tokens_per_batch,
+        reference=together,
+        with_context=with_context,
+        told=tell,
+    )
+    if reference is None:
+        return batch
+    if is_alike:
+        return replace(batch, n_ref_forwarded_tokens=batch.n_forwarded_tokens)
+    n_before = batch.n_forwarded_tokens
+
+    def tell_more(n_read: int, n_to_read: int) -> None:
+        if told is not None:
+            told(n_before + n_read, n_before + n_to_read)
+
+    other = _score_alike(reference, trajectories, tokens_per_batch=tokens_per_batch, told=tell_more)
+    return replace(
+        batch,
+        scored=tuple(map(_with_reference, batch.scored, other.scored)),
+        n_ref_forwarded_tokens=other.n_forwarded_tokens,
+    )
+
+
+def _score_alike(
+    loaded: LoadedModel,
+    trajectories: Sequence[Trajectory],
+    *,
+    tokens_per_batch: int | None,
+    told: _Told,
+    reference: LoadedModel | None = None,
+    with_context: bool = False,
+) -> Batch:
+    """Return the scores of trajectories by one model, or by two that read the same passes."""
+    wide = [with_context_asked(one) for one in trajectories] if with_context else trajectories
+    asked = [(one, steps_to_score(one)) for one in wide]
     _check_own_ids(loaded, asked)
     longest = [max(map(step_length, steps), default=0) for _, steps in asked]
-    fitting = [one for one, n in zip(asked, longest, strict=True) if fits(loaded, n)]
-    plan = _plan(loaded, fitting)
+    is_short = [fits(loaded, n) for n in longest]
+    fitting = list(compress(asked, is_short))
+    plan = _plan(loaded, fitting, list(compress(trajectories, is_short)))
     _check_context(loaded, plan)
     budget = tokens_per_batch or default_budget(loaded)
     packs = pack_rows(plan) if loaded.why_unshared else pack_trees(plan, budget)
     table = _score(loaded, plan, packs, told, reference)
     wanted = {one.step: one for one in plan.wanted}
+    scored = [
+        ScoredTrajectory(
+            trajectory=one, steps=_rows(one, wanted, table, is_short=short), n_longest=n
+        )
+        for one, short, n in zip(wide, is_short, longest, strict=True)
+    ]
     return Batch(
-        scored=tuple(
-            ScoredTrajectory(
-                trajectory=one,
-                steps=_rows(one, wanted, table, is_short=fits(loaded, n)),
-                n_longest=n,
-            )
-            for (one, _), n in zip(asked, longest, strict=True)
-        ),
+        scored=tuple(map(without_context_asked, trajectories, scored) if with_context else scored),
         n_forwards=table.n_forwards,
         n_forwarded_tokens=table.n_forwarded_tokens,
         n_row_tokens=sum(row_tokens(one, steps) for one, steps in fitting),
@@ -131,7 +181,16 @@ def score_trajectories(
     )
 
 
-_CPU_TOKENS = 4096
+def _with_reference(scored: ScoredTrajectory, asked: ScoredTrajectory) -> ScoredTrajectory:
+    """Return a trajectory's scores with the log-probs that the reference model gave."""
+    steps = tuple(
+        replace(row, ref_logprobs=other.logprobs) if row.status is Status.OK else row
+        for row, other in zip(scored.steps, asked.steps, strict=True)
+    )
+    return replace(scored, steps=steps)
+
+
+_CPU_TOKENS = 8192
 _CUDA_TOKENS = 2**11, 2**17
 _CUDA_SHARE = 0.8
 
@@ -148,25 +207,15 @@ def default_budget(loaded: LoadedModel) -> int:
     hidden = int(config.hidden_size)
     wide = int(getattr(config, "intermediate_size", None) or 4 * hidden)
     n_bytes = 2 * loaded.model.dtype.itemsize * (6 * hidden + 3 * wide + 6 * hidden)
-    free, _ = torch.cuda.mem_get_info(loaded.device)
-    return int(min(max(_CUDA_SHARE * free / n_bytes, _CUDA_TOKENS[0]), _CUDA_TOKENS[1]))
+    team = loaded.team
+    free = free_bytes(loaded.device) if team is None else team.free_memory()
+    return int(min(max(_CUDA_SHARE * (free or 0) / n_bytes, _CUDA_TOKENS[0]), _CUDA_TOKENS[1]))
 
 
-def score_step_alone(loaded: LoadedModel, step: Step) -> TokenScores:
-    """Return the scores of a step's action from a pass over its own prompt + action alone."""
-    prompt, action = step.prompt_ids, step.action_tokens
-    if prompt is None or action is None:
-        raise ValueError("the step has no ids to score")
-    ids = np.concatenate([prompt, action])
-    return token_scores(
-        loaded, ids, np.arange(len(prompt), len(ids), dtype=np.int64), place=step.place
-    )
-
-
-def _plan(loaded: LoadedModel, asked: Sequence[_Asked]) -> Plan:
+def _plan(loaded: LoadedModel, asked: Sequence[_Asked], recorded: Sequence[Trajectory]) -> Plan:
     if loaded.why_unshared is not None:
         return plan_rows(asked, switch=loaded.rope_switch)
-    return plan_tree(grouped(asked))[0]
+    return plan_tree(grouped(asked, recorded))[0]
 
 
 def read_alike(loaded: LoadedModel, reference: LoadedModel) -> bool:
@@ -183,7 +232,7 @@ def _score(
     loaded: LoadedModel,
     plan: Plan,
     packs: Sequence[Pack],
-    told: _Told | None,
+    told: _Told,
     reference: LoadedModel | None,
 ) -> _Table:
     """Return the scores of every edge; where memory ends, this pass and the next are halved."""
@@ -213,8 +262,7 @@ def _score(
         n_forwards += 1
         n_read += pack.n_tokens
         n_left -= pack.n_tokens
-        if told is not None:
-            told(n_read, n_read + n_left)
+        told(n_read, n_read + n_left)
     return _Table(
         logprobs=logprobs,
         entropy=entropy,
@@ -232,8 +280,9 @@ def _tried(
     """Return the scores of a pass, `None` when it does not fit in memory."""
     try:
         return pass_scores(loaded, reading, targets, reference=reference)
-    except torch.OutOfMemoryError:
-        pass
+    except torch.OutOfMemoryError as problem:
+        if loaded.team is not None:
+            raise no_room(len(reading.token_ids)) from problem
     torch.cuda.empty_cache()
     return None
 
@@ -324,39 +373,3 @@ def _check_context(loaded: LoadedModel, plan: Plan) -> None:
             ids = wanted.step.prompt_ids
             if ids is not None:
                 check_ids(loaded, ids, wanted.step.place)
-
-
-MAX_NOISE_FP32 = 1e-3
-"""Nats by which the two ways may differ in fp32; deep models measure below a tenth of this."""
-
-
-def measure_noise(loaded: LoadedModel, scored: Sequence[ScoredTrajectory]) -> NoiseFloor:
-    """Return the noise floor over some scored trajectories: each step is passed again, alone.
-
-    Raises:
-        NumericError: N104 when they differ by more than `MAX_NOISE_FP32` in fp32.
-    """
-    rows = [
-        row
-        for trajectory in scored
-        for row in trajectory.steps
-        if row.logprobs is not None and len(row.logprobs)
-    ]
-    alone = _joined(score_step_alone(loaded, row.step).logprobs for row in rows)
-    shared = _joined(row.logprobs for row in rows if row.logprobs is not None)
-    gap = measure_gap(alone, shared)
-    same_nulls = np.array_equal(np.isnan(alone), np.isnan(shared))
-    worst = (gap.max_abs or 0.0) if same_nulls and not gap.n_infinite else math.inf
-    if loaded.dtype == "fp32" and worst > MAX_NOISE_FP32:
-        ids = ", ".join(one.trajectory.trajectory_id for one in scored)
-        raise NumericError(
-            "N104",
-            f"log-probs of a step differ by {worst:.2g} nats between its own pass and a shared one",
-            place=Place(trajectory_id=ids),
-            hint="the model's numbers depend on what else a pass reads; --recheck 0 shows them",
-        )
-    return NoiseFloor(gap=gap, n_forwards=len(rows))
-
-
-def _joined(parts: Iterable[Floats]) -> Floats:
-    return np.concatenate([_NO_FLOATS, *parts])

@@ -1,10 +1,10 @@
-"""One scoring run under way: windows scored or taken from where they are kept, and counted."""
+"""One scoring run under way: windows scored, counted and written."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,14 +15,15 @@ from trajkit.rl.report import LossTable
 from trajkit.rl.run import scored_step
 from trajkit.rl.tokens import ScoredStep, ScoredTokens, TokenCollector, sampled_ids
 from trajkit.scoring.checks import model_facts
-from trajkit.scoring.context import with_context_asked, without_context_asked
-from trajkit.scoring.job import Company, Job
 from trajkit.scoring.logprobs import too_long
-from trajkit.scoring.mismatch import NoiseFloor
+from trajkit.scoring.meter import Meter
+from trajkit.scoring.mismatch import DtypeNoise, NoiseFloor
 from trajkit.scoring.model import LoadedModel
-from trajkit.scoring.parts import Parts, Window
+from trajkit.scoring.noise import RecheckDtype, measure_dtype_noise, measure_noise
+from trajkit.scoring.parts import Window
 from trajkit.scoring.report import (
     Counts,
+    Effort,
     Limits,
     ScoreReport,
     exceeded_limits,
@@ -30,15 +31,23 @@ from trajkit.scoring.report import (
     mismatch_of,
 )
 from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores, scores_table
-from trajkit.scoring.steps import measure_noise, read_alike, score_trajectories
+from trajkit.scoring.steps import score_trajectories
 from trajkit.store.write import ParquetSink
 from trajkit.tokenizer import Tokenizer
 from trajkit.training import TrainPolicy
 
-Progress: TypeAlias = Callable[[int, int], None]
+Progress: TypeAlias = Callable[[int, int, Effort], None]
 
 _GROUP_ROWS = 4096
 _GROUP_TOKENS = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """How many trajectories are scored again, and in which dtype besides the run's own."""
+
+    n_trajectories: int
+    dtype: RecheckDtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,10 @@ class Counting:
 
 
 class Run:
-    """One scoring run under way: counts, rows to write, tokens to sum."""
+    """One scoring run under way: counts, rows to write, tokens to sum.
+
+    `scored` and the noise ask the model, `take` never does: they may run beside each other.
+    """
 
     def __init__(
         self,
@@ -59,7 +71,7 @@ class Run:
         *,
         reference: LoadedModel | None,
         counting: Counting,
-        recheck: int,
+        recheck: Recheck,
         tokens_per_batch: int | None,
         n_all_steps: int,
     ) -> None:
@@ -71,7 +83,8 @@ class Run:
         self._tokens_per_batch = tokens_per_batch
         self._n_all_steps = n_all_steps
         self._to_recheck: list[ScoredTrajectory] = []
-        self._noise: NoiseFloor | None = None
+        self._noise: tuple[NoiseFloor, DtypeNoise] | None = None
+        self._meter = Meter(loaded.device)
         self._rows: list[StepScores] = []
         self._n_pending = 0
         self._tokens = TokenCollector()
@@ -82,84 +95,37 @@ class Run:
         self._n_told = 0
         self.n_steps = 0
 
-    def walk(
-        self,
-        stretches: Callable[[], Iterable[list[Trajectory]]],
-        parts: Parts | None,
-        job: Job,
-        told: Progress | None,
-    ) -> int:
-        """Take every window of the run: those kept, those of other processes, and the rest anew.
-
-        Returns:
-            how many windows an earlier start had finished.
-        """
-        n_kept = 0
-        if parts is None:
-            for window in stretches():
-                self._take_window(self._scored(window, told))
-            return n_kept
-        company = Company(parts.folder, job)
-        with company.present():
-            for number, window in enumerate(stretches()):
-                if not job.takes(number):
-                    continue
-                found = parts.load(number, window)
-                n_kept += found is not None
-                if found is None:
-                    found = self._scored(window, told)
-                    parts.save(number, found)
-                if job.size == 1 or not job.is_first:
-                    self._take_window(found)
-            if job.size > 1 and job.is_first:
-                for number, window in enumerate(stretches()):
-                    company.wait_for(parts.file(number), number % job.size)
-                    found = parts.load(number, window)
-                    self._take_window(self._scored(window, told) if found is None else found)
-                company.wait_for_all()
-        return n_kept
-
-    def _scored(self, trajectories: Sequence[Trajectory], told: Progress | None) -> Window:
+    def scored(self, trajectories: Sequence[Trajectory], told: Progress | None) -> Window:
         """Return some trajectories scored together, and what that cost."""
         n_before, n_steps = self._n_told, sum(len(one.steps) for one in trajectories)
 
         def tell(n_read: int, n_to_read: int) -> None:
+            self._meter.read(n_read)
             if told is not None:
-                told(n_before + n_steps * n_read // n_to_read, self._n_all_steps)
+                n_done = n_before + n_steps * n_read // n_to_read
+                told(n_done, self._n_all_steps, self._meter.effort())
 
-        asked, together = trajectories, self._reference
-        if together is not None and not read_alike(self._loaded, together):
-            together = None
-        if self._counting.policy.trains_context:
-            asked, together = [with_context_asked(one) for one in trajectories], None
-        batch = score_trajectories(
-            self._loaded,
-            asked,
-            tokens_per_batch=self._tokens_per_batch,
-            reference=together,
-            told=tell,
-        )
+        with self._meter.running():
+            batch = score_trajectories(
+                self._loaded,
+                trajectories,
+                tokens_per_batch=self._tokens_per_batch,
+                reference=self._reference,
+                with_context=self._counting.policy.trains_context,
+                told=tell,
+            )
         totals = {
             "n_forwards": batch.n_forwards,
             "n_forwarded_tokens": batch.n_forwarded_tokens,
             "n_row_tokens": batch.n_row_tokens,
             "n_raw_tokens": batch.n_raw_tokens,
+            "n_ref_forwarded_tokens": batch.n_ref_forwarded_tokens,
         }
-        scored = batch.scored
-        if self._counting.policy.trains_context:
-            scored = tuple(map(without_context_asked, trajectories, scored))
-        if together is not None:
-            totals["n_ref_forwarded_tokens"] = batch.n_forwarded_tokens
-        elif self._reference is not None:
-            other = score_trajectories(
-                self._reference, trajectories, tokens_per_batch=self._tokens_per_batch
-            )
-            totals["n_ref_forwarded_tokens"] = other.n_forwarded_tokens
-            scored = tuple(map(_with_reference, scored, other.scored))
         self._n_told += n_steps
-        return Window(scored=scored, totals=totals)
+        return Window(scored=batch.scored, totals=totals)
 
-    def _take_window(self, window: Window) -> None:
+    def take(self, window: Window) -> None:
+        """Count a window and write its rows; windows come in the order of the data."""
         self._totals.update(window.totals)
         for one in window.scored:
             self._take(one)
@@ -220,8 +186,9 @@ class Run:
         n_kept: int,
     ) -> ScoreReport:
         """Return the report over everything that was added."""
-        if self._recheck and self._noise is None:
-            self._noise = measure_noise(self._loaded, self._to_recheck)
+        if self._recheck.n_trajectories and self._noise is None:
+            self._measure_noise()
+        floor, in_fp32 = self._noise or (None, DtypeNoise.not_measured("--recheck 0"))
         tokens = self._tokens.finish()
         mismatch = mismatch_of(tokens, self._tokens.not_comparable)
         n_sampled = self._by_source[ActionSource.SAMPLED]
@@ -233,7 +200,7 @@ class Run:
                 n_scored_tokens=len(tokens.logprobs),
                 n_first_token=self._tokens.n_first_token,
                 n_neg_inf=self._tokens.n_neg_inf,
-                n_recheck_forwards=0 if self._noise is None else self._noise.n_forwards,
+                n_recheck_forwards=(floor.n_forwards if floor else 0) + in_fp32.n_forwards,
             ),
             sampled_share=n_sampled / self.n_steps if self.n_steps else None,
             by_source=dict(self._by_source),
@@ -245,11 +212,20 @@ class Run:
             logprob=logprob_sums(tokens),
             table=losses(tokens),
             mismatch=mismatch,
-            noise_floor=self._noise,
+            noise_floor=floor,
+            dtype_noise=in_fp32,
+            effort=self._meter.effort(),
             exceeded=exceeded_limits(mismatch, self._totals["n_not_sampled"], limits),
             out=None if target is None else str(target),
             n_kept_windows=n_kept,
         )
+
+    def measure_noise_early(self) -> None:
+        """Measure the noise once its trajectories are there: what it finds may end the run."""
+        n_wanted = self._recheck.n_trajectories
+        if self._noise is None and 0 < n_wanted == len(self._to_recheck):
+            self._measure_noise()
+            self._to_recheck.clear()
 
     def close(self, metadata: dict[str, Any]) -> None:
         """Write what is left and the footer."""
@@ -266,11 +242,15 @@ class Run:
         has_numbers = any(row.logprobs is not None and len(row.logprobs) for row in scored.steps)
         if self._noise is not None or not has_numbers:
             return
-        if len(self._to_recheck) < self._recheck:
+        if len(self._to_recheck) < self._recheck.n_trajectories:
             self._to_recheck.append(scored)
-        if self._to_recheck and len(self._to_recheck) == self._recheck:
-            self._noise = measure_noise(self._loaded, self._to_recheck)
-            self._to_recheck.clear()
+
+    def _measure_noise(self) -> None:
+        loaded, sample = self._loaded, self._to_recheck
+        self._noise = (
+            measure_noise(loaded, sample),
+            measure_dtype_noise(loaded, sample, self._recheck.dtype),
+        )
 
 
 _TOTALS = (
@@ -278,15 +258,6 @@ _TOTALS = (
     "n_not_sampled", "n_forwards", "n_forwarded_tokens", "n_row_tokens", "n_raw_tokens",
     "n_ref_forwarded_tokens",
 )  # fmt: skip
-
-
-def _with_reference(scored: ScoredTrajectory, asked: ScoredTrajectory) -> ScoredTrajectory:
-    """Return a trajectory's scores with the log-probs that the reference model gave."""
-    steps = tuple(
-        replace(row, ref_logprobs=other.logprobs) if row.status is Status.OK else row
-        for row, other in zip(scored.steps, asked.steps, strict=True)
-    )
-    return replace(scored, steps=steps)
 
 
 def _is_not_sampled(row: StepScores) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,11 +50,11 @@ def open_dataset(path: Path | str) -> Dataset:
     parts = read_manifest(path) if path.is_dir() else (Part(path=path, row_groups=None),)
     n_steps, metadata = 0, {}
     for part in reversed(parts):
-        with _open(part.path) as file:
-            metadata = _footer(file, part.path)
+        with open_part(part.path) as file:
+            metadata = footer(file, part.path)
             n_steps += file.metadata.num_rows
         if part.row_groups not in (None, tuple(metadata["row_groups"])):
-            raise _damaged(part.path, "it is not the part that the manifest names")
+            raise damaged(part.path, "it is not the part that the manifest names")
     return Dataset(
         path=path, parts=tuple(part.path for part in parts), metadata=metadata, n_steps=n_steps
     )
@@ -80,19 +80,34 @@ def read_trajectories(
         UsageProblem: U107 when the dataset ends before each id in `only` was met.
     """
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
+    found = (one for part in dataset.parts for one in trajectories_of(_batches(part), part))
+    return chosen(found, dataset, only=only, limit=limit)
+
+
+class _Named(Protocol):
+    @property
+    def trajectory_id(self) -> str: ...
+
+
+_Item = TypeVar("_Item", bound=_Named)
+
+
+def chosen(
+    items: Iterable[_Item], dataset: Dataset, *, only: Collection[str], limit: int | None
+) -> Iterator[_Item]:
+    """Yield what has an id in `only`, or all if it is empty, `limit` at most; U107 as above."""
     wanted = frozenset(only)
     most = len(wanted) or None  # no id occurs twice
-    found = _chosen(dataset, wanted)
+    found = _wanted(items, dataset, wanted)
     return islice(found, min((n for n in (limit, most) if n is not None), default=None))
 
 
-def _chosen(dataset: Dataset, wanted: frozenset[str]) -> Iterator[Trajectory]:
+def _wanted(items: Iterable[_Item], dataset: Dataset, wanted: frozenset[str]) -> Iterator[_Item]:
     missing = set(wanted)
-    for part in dataset.parts:
-        for trajectory in _trajectories(part):
-            if not wanted or trajectory.trajectory_id in wanted:
-                missing.discard(trajectory.trajectory_id)
-                yield trajectory
+    for item in items:
+        if not wanted or item.trajectory_id in wanted:
+            missing.discard(item.trajectory_id)
+            yield item
     if missing:
         raise UsageProblem(
             "U107",
@@ -102,7 +117,8 @@ def _chosen(dataset: Dataset, wanted: frozenset[str]) -> Iterator[Trajectory]:
         )
 
 
-def _open(part: Path) -> pq.ParquetFile:
+def open_part(part: Path) -> pq.ParquetFile:
+    """Return an open part of a dataset; S101 or F101 when it is none."""
     place = Place(file=str(part))
     try:
         return pq.ParquetFile(part, page_checksum_verification=True)
@@ -120,7 +136,7 @@ def _open(part: Path) -> pq.ParquetFile:
         ) from problem
 
 
-def _footer(file: pq.ParquetFile, part: Path) -> dict[str, Any]:
+def footer(file: pq.ParquetFile, part: Path) -> dict[str, Any]:
     """Return a part's trajkit metadata after checking that this trajkit can read what follows."""
     raw = (file.metadata.metadata or {}).get(METADATA_KEY)
     if raw is None:
@@ -133,7 +149,7 @@ def _footer(file: pq.ParquetFile, part: Path) -> dict[str, Any]:
         )
     metadata = _metadata(raw, part)
     if len(metadata["row_groups"]) != file.num_row_groups:
-        raise _damaged(part, "row groups are missing")
+        raise damaged(part, "row groups are missing")
     _check_schema(_schema(file, part), part)
     return metadata
 
@@ -144,7 +160,7 @@ def _metadata(raw: bytes, part: Path) -> dict[str, Any]:
         newer = name.startswith("trajkit/") and name != SCHEMA_NAME
         metadata = {} if newer else unseal(raw)
     except (ValueError, KeyError, TypeError) as problem:
-        raise _damaged(part, f"its metadata cannot be understood: {problem}") from problem
+        raise damaged(part, f"its metadata cannot be understood: {problem}") from problem
     if name != SCHEMA_NAME:
         raise InputError(
             "S102" if newer else "S101",
@@ -159,20 +175,21 @@ def _schema(file: pq.ParquetFile, part: Path) -> pa.Schema:
     try:
         return file.schema_arrow
     except PROBLEMS as problem:
-        raise _damaged(part, "its schema cannot be understood") from problem
+        raise damaged(part, "its schema cannot be understood") from problem
 
 
 def _check_schema(schema: pa.Schema, part: Path) -> None:
     for field in SCHEMA:
         spot = schema.get_field_index(field.name)
         if spot < 0 and not field.nullable:
-            raise _damaged(part, f"the column {field.name} is missing")
+            raise damaged(part, f"the column {field.name} is missing")
         if spot >= 0 and schema.field(spot).type != field.type:
             message = f"the column {field.name} is {schema.field(spot).type}, not {field.type}"
-            raise _damaged(part, message)
+            raise damaged(part, message)
 
 
-def _damaged(part: Path, why: str) -> InputError:
+def damaged(part: Path, why: str) -> InputError:
+    """Return the error that says why a part is not what was written."""
     return InputError(
         "S103",
         f"expected the file as it was written, found it damaged: {why}",
@@ -181,9 +198,10 @@ def _damaged(part: Path, why: str) -> InputError:
     )
 
 
-def _trajectories(part: Path) -> Iterator[Trajectory]:
+def trajectories_of(batches: Iterable[pa.RecordBatch], part: Path) -> Iterator[Trajectory]:
+    """Yield the trajectories whose rows follow each other in the batches of a part."""
     steps: list[Step] = []
-    for step in _steps(part):
+    for step in _steps(batches, part):
         if steps and step.trajectory_id != steps[0].trajectory_id:
             yield _whole(steps)
             steps = []
@@ -192,11 +210,11 @@ def _trajectories(part: Path) -> Iterator[Trajectory]:
         yield _whole(steps)
 
 
-def _steps(part: Path) -> Iterator[Step]:
-    """Yield the part's steps, each linked to its parent."""
+def _steps(batches: Iterable[pa.RecordBatch], part: Path) -> Iterator[Step]:
+    """Yield the steps, each linked to its parent."""
     known: dict[int, Step] = {}
     trajectory_id: str | None = None
-    for batch in _batches(part):
+    for batch in batches:
         for fields in steps_of(batch, str(part)):
             if fields["trajectory_id"] != trajectory_id:
                 trajectory_id, known = fields["trajectory_id"], {}
@@ -212,19 +230,23 @@ def _steps(part: Path) -> Iterator[Step]:
 
 
 def _batches(part: Path) -> Iterator[pa.RecordBatch]:
-    with _open(part) as file:
-        digests = _footer(file, part)["row_groups"]
-        columns = [name for name in file.schema_arrow.names if name not in DERIVED]
-        for group, digest in enumerate(digests):
-            try:
-                table = file.read_row_group(group, columns=columns)
-                found = content_digest(table)
-            except PROBLEMS as problem:
-                reason = str(problem).splitlines()[0]
-                raise _damaged(part, f"row group {group}: {reason}") from problem
-            if found != digest:
-                raise _damaged(part, f"row group {group} has another digest")
-            yield from table.combine_chunks().to_batches()
+    with open_part(part) as file:
+        for group, digest in enumerate(footer(file, part)["row_groups"]):
+            yield from read_group(file, part, group, digest).to_batches()
+
+
+def read_group(file: pq.ParquetFile, part: Path, group: int, digest: str) -> pa.Table:
+    """Return a row group of a part in one chunk; S103 when it is not what was written."""
+    columns = [name for name in file.schema_arrow.names if name not in DERIVED]
+    try:
+        table = file.read_row_group(group, columns=columns)
+        found = content_digest(table)
+    except PROBLEMS as problem:
+        reason = str(problem).splitlines()[0]
+        raise damaged(part, f"row group {group}: {reason}") from problem
+    if found != digest:
+        raise damaged(part, f"row group {group} has another digest")
+    return table.combine_chunks()
 
 
 def _whole(steps: Sequence[Step]) -> Trajectory:

@@ -58,6 +58,58 @@ def test_a_loaded_checkpoint_gives_the_same(tmp_path):
     assert_close(numbers(found), numbers(score_batch(TRAJECTORIES, loaded.model)), 1e-5)
 
 
+def columns(scored: Any, name: str) -> Any:
+    return np.concatenate([getattr(step, name) for one in scored for step in one.steps])
+
+
+@pytest.fixture(scope="module")
+def other():
+    return random_model("llama", seed=5, **TINY)
+
+
+def test_a_reference_gives_its_log_probs_and_the_exact_distance_to_it(module, other):
+    found = score_batch(TRAJECTORIES, module, reference=other)
+    assert_close(numbers(found), numbers(score_batch(TRAJECTORIES, module)), 1e-5)
+    assert_close(columns(found, "ref_logprobs"), numbers(score_batch(TRAJECTORIES, other)), 1e-5)
+    wanted = []
+    for trajectory in TRAJECTORIES:
+        for step in trajectory.steps:
+            ids = torch.tensor([[*step.prompt_ids.tolist(), *step.action_tokens.tolist()]])
+            rows = slice(len(step.prompt_ids) - 1, -1)
+            with torch.inference_mode():
+                log_p, log_q = (
+                    one(input_ids=ids).logits[0, rows].double().log_softmax(-1)
+                    for one in (module, other)
+                )
+            wanted += (log_p.exp() * (log_p - log_q)).sum(-1).tolist()
+    assert min(wanted) > 0.1
+    assert_close(columns(found, "exact_kl"), wanted, 1e-5)
+
+
+def test_a_reference_is_left_as_it_was_and_may_be_the_model_itself(module, other):
+    other.train()
+    module.train()
+    score_batch(TRAJECTORIES, module, reference=other)
+    same = score_batch(TRAJECTORIES, module, reference=module)
+    assert other.training
+    assert module.training
+    other.eval()
+    module.eval()
+    np.testing.assert_array_equal(columns(same, "ref_logprobs"), numbers(same))
+    assert_close(columns(same, "exact_kl"), np.zeros_like(numbers(same)), 1e-6)
+
+
+def test_a_reference_that_cannot_read_the_same_passes_has_its_own(module, tmp_path):
+    short = load_model(tiny_llama(tmp_path / "m", max_position_embeddings=7), device="cpu")
+    found = score_batch(TRAJECTORIES, module, reference=short)
+    steps = [step for one in found for step in one.steps]
+    assert all(step.exact_kl is None for step in steps)
+    assert [step.ref_logprobs is None for step in steps] == [True, True, False, False]
+    wanted = numbers(score_batch(TRAJECTORIES[1:], short))
+    assert_close(columns(found[1:], "ref_logprobs"), wanted, 1e-5)
+    assert {step.status for step in steps} == {Status.OK}
+
+
 def test_a_training_module_is_left_as_it_was(module):
     module.train()
     module.model.layers[1].eval()  # a part that a trainer froze

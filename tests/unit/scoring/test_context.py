@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.builders import make_step, make_trajectory
-from tests.score_builders import assert_close, plain_logprobs
+from tests.score_builders import assert_close, plain_logprobs, tiny_llama
 from trajkit.records import Trajectory
-from trajkit.scoring.context import with_context_asked, without_context_asked
-from trajkit.scoring.model import LoadedModel
+from trajkit.scoring.context import with_context_asked
+from trajkit.scoring.model import LoadedModel, load_model
 from trajkit.scoring.scored import Status
 from trajkit.scoring.steps import score_trajectories
 
@@ -27,8 +28,9 @@ MADE = make_trajectory(CALLS, tail_tokens=[[30, 31], None, [32], None])
 
 
 def scored(model: LoadedModel, trajectory: Trajectory):
-    batch = score_trajectories(model, [with_context_asked(trajectory)])
-    return without_context_asked(trajectory, batch.scored[0])
+    (found,) = score_trajectories(model, [trajectory], with_context=True).scored
+    assert found.trajectory is trajectory
+    return found
 
 
 @pytest.mark.parametrize("why", [None, "because a test says so"])
@@ -46,6 +48,27 @@ def test_every_id_that_a_step_brings_is_scored_in_its_own_context(
         around = np.concatenate([wanted[start - len(step.prompt_delta) : start], wanted[end:]])
         assert_close(row.context_logprobs, around, atol=1e-5)
         assert len(row.entropy) == len(row.rank) == len(action)
+
+
+@pytest.mark.parametrize("why", [None, "because a test says so"])
+def test_a_reference_reads_context_in_the_same_passes_and_speaks_of_actions(
+    llama: LoadedModel, why: str | None, tmp_path: Path
+) -> None:
+    model = replace(llama, why_unshared=why)
+    other = replace(load_model(tiny_llama(tmp_path / "m", seed=5), device="cpu"), why_unshared=why)
+    plain = score_trajectories(model, [MADE], reference=other)
+    wide = score_trajectories(model, [MADE], reference=other, with_context=True)
+    assert wide.n_ref_forwarded_tokens == wide.n_forwarded_tokens > plain.n_forwarded_tokens
+    for row, before in zip(wide.scored[0].steps, plain.scored[0].steps, strict=True):
+        for name in ("logprobs", "ref_logprobs", "exact_kl", "entropy"):
+            assert_close(getattr(row, name), getattr(before, name), atol=1e-5)
+        assert row.exact_kl is not None
+        assert len(row.exact_kl) == row.step.n_action_tokens
+        assert before.context_logprobs is None
+        assert row.context_logprobs is not None
+    first = wide.scored[0].steps[0].exact_kl
+    assert first is not None
+    assert float(first.min()) > 0.1
 
 
 def test_the_widened_trajectory_has_the_same_ids() -> None:

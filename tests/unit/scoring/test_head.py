@@ -219,9 +219,9 @@ def test_a_widened_product_is_that_of_the_widened_weight() -> None:
 
 def test_somebody_elses_forward_of_the_output_layer_is_put_back() -> None:
     model = random_model("gemma2", **TINY, final_logit_softcapping=3.0)
-    own = model.lm_head.forward
+    own: Any = model.lm_head.forward
 
-    def hooked(states: torch.Tensor) -> torch.Tensor:
+    def hooked(states: torch.Tensor) -> Any:
         return own(states)
 
     vars(model.lm_head)["forward"] = hooked

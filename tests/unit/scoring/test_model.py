@@ -22,7 +22,7 @@ from trajkit.scoring import require_torch
 from trajkit.scoring.model import LoadedModel, _check_floating, choose_device, load_model
 
 
-def failure(folder: Path, **options: str) -> TrajkitError:
+def failure(folder: Path, **options: Any) -> TrajkitError:
     with pytest.raises(TrajkitError) as caught:
         load_model(folder, **{"device": "cpu", **options})
     return caught.value

@@ -599,7 +599,7 @@ def test_recheck_can_be_left_out(llama: LoadedModel, data: Path) -> None:
 
 def test_progress_is_told_after_each_pass(llama: LoadedModel, data: Path) -> None:
     told: list[tuple[int, int]] = []
-    score(data, llama, tokens_per_batch=5, progress=lambda done, n: told.append((done, n)))
+    score(data, llama, tokens_per_batch=5, progress=lambda done, n, _: told.append((done, n)))
     assert len(told) > 2
     assert told == sorted(told)
     assert told[-1] == (5, 5)

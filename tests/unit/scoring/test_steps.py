@@ -17,9 +17,8 @@ from tests.score_builders import (
     random_model,
     save_checkpoint,
 )
-from trajkit.errors import InputError, NumericError, UsageProblem
+from trajkit.errors import InputError, UsageProblem
 from trajkit.records import MediaSpan, Trajectory
-from trajkit.scoring import head as head_module
 from trajkit.scoring.logprobs import TokenScores, pass_scores
 from trajkit.scoring.model import LoadedModel, load_model
 from trajkit.scoring.planning.pack import Pass
@@ -27,8 +26,6 @@ from trajkit.scoring.scored import ScoredTrajectory, Status
 from trajkit.scoring.steps import (
     Batch,
     default_budget,
-    measure_noise,
-    score_step_alone,
     score_trajectories,
 )
 
@@ -169,7 +166,7 @@ def test_a_pass_that_does_not_fit_is_made_in_parts(
 def test_a_budget_on_a_gpu_follows_its_free_memory(
     llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, free_bytes: int, budget: int
 ) -> None:
-    assert default_budget(llama) == 4096
+    assert default_budget(llama) == 8192
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free_bytes, free_bytes))
     assert default_budget(replace(llama, device=torch.device("cuda"))) == budget
 
@@ -373,46 +370,37 @@ def test_rotary_frequencies_that_depend_on_length_get_a_pass_of_their_own(
     assert np.abs(first - shared).max() > 1e-2
 
 
-def test_a_step_alone_gives_the_same_numbers(llama: LoadedModel) -> None:
-    scored = score_trajectory(llama, make_trajectory(CHAIN))
-    for row in scored.steps:
-        alone = score_step_alone(llama, row.step)
-        assert_close(alone.logprobs, row.logprobs, atol=1e-5)
-        assert_close(alone.entropy, row.entropy, atol=1e-5)
+def test_what_is_told_ends_at_what_was_read_by_all_models(llama: LoadedModel) -> None:
+    def told_of(**options: Any) -> tuple[Batch, list[tuple[int, int]]]:
+        told: list[tuple[int, int]] = []
+        batch = batch_of(
+            llama, made, tokens_per_batch=5, told=lambda n, of: told.append((n, of)), **options
+        )
+        return batch, told
+
+    made = make_trajectory(WINDOW)
+    for reference, n_models in (
+        (None, 1),
+        (llama, 2),
+        (replace(llama, max_positions=95), 2),
+        (unshared(llama), 2),
+    ):
+        batch, told = told_of(reference=reference)
+        n_all = batch.n_forwarded_tokens + batch.n_ref_forwarded_tokens
+        assert told[-1] == (n_all, n_all)
+        assert [n for n, _ in told] == sorted(n for n, _ in told)
+        assert (batch.n_ref_forwarded_tokens > 0) is (n_models == 2)
 
 
-def test_the_noise_floor_is_measured(llama: LoadedModel) -> None:
-    floor = measure_noise(llama, [score_trajectory(llama, make_trajectory(CHAIN))])
-    gap = floor.gap
-    assert (gap.n, floor.n_forwards) == (9, 3)
-    assert gap.mean_abs is not None
-    assert gap.p99_abs is not None
-    assert gap.max_abs is not None
-    assert 0.0 <= gap.mean_abs <= gap.p99_abs <= gap.max_abs < 1e-5
-    assert abs(gap.k3 or 0.0) < 1e-9
-    nothing = {"n": 0, "mean_abs": None, "p99_abs": None, "max_abs": None, "k3": None}
-    assert measure_noise(llama, []).to_dict() == nothing
-    assert measure_noise(llama, []).n_forwards == 0
-
-
-@pytest.mark.parametrize(("dtype", "raises"), [("fp32", True), ("bf16", False)])
-def test_two_ways_that_disagree_stop_the_run_in_fp32(
-    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, dtype: str, *, raises: bool
+def test_context_of_trajectories_without_a_group_ties_no_trees_together(
+    llama: LoadedModel,
 ) -> None:
-    scored = score_trajectory(llama, make_trajectory(CHAIN, "who"))
-    true_logits = head_module.logits_of
-
-    def shifted(*args: Any) -> torch.Tensor:
-        logits: torch.Tensor = true_logits(*args)
-        logits[:, 2] += 1.0
-        return logits
-
-    monkeypatch.setattr("trajkit.scoring.logprobs.logits_of", shifted)
-    loaded = replace(llama, dtype=dtype)
-    if not raises:
-        assert (measure_noise(loaded, [scored]).gap.max_abs or 0.0) > 1e-3
-        return
-    with pytest.raises(NumericError) as caught:
-        measure_noise(loaded, [scored])
-    assert caught.value.code == "N104"
-    assert "who" in str(caught.value)
+    made = [make_trajectory([([1, 10 + at], [20])], str(at)) for at in range(3)]
+    with passes_of(llama) as lengths:
+        batch = batch_of(llama, *made, with_context=True)
+    assert lengths == [3 * 2]  # the 1 in front of all is no reason to read them as one tree
+    assert batch.n_forwarded_tokens == batch_of(llama, *made).n_forwarded_tokens
+    for one in batch.scored:
+        context = one.steps[0].context_logprobs
+        assert context is not None
+        assert np.isnan(context).tolist() == [True, False]

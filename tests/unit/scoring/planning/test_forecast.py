@@ -4,13 +4,17 @@ from typing import Any
 
 import pytest
 
+import trajkit
 from tests.builders import make_trajectory
 from trajkit.errors import UsageProblem
 from trajkit.records import Trajectory
+from trajkit.scoring.context import with_context_asked
 from trajkit.scoring.planning import forecast as module
-from trajkit.scoring.planning.forecast import forecast, grouped, windows
+from trajkit.scoring.planning.forecast import WINDOW_TOKENS, forecast, grouped, windows
 from trajkit.scoring.scored import steps_to_score
 from trajkit.store.write import DatasetWriter
+from trajkit.tokenizer import load_tokenizer
+from trajkit.training import TRAIN_POLICIES
 
 APPEND = [([1, 2, 3], [4, 5]), ([1, 2, 3, 4, 5, 6], [7, 8])]
 DRIFTED = [([1, 2, 3], [4, 5]), ([1, 2, 3, 4, 9, 6], [7, 8])]
@@ -59,6 +63,63 @@ def test_the_price_of_drift_is_named(data: Path) -> None:
 def test_a_budget_cuts_and_repeats(data: Path) -> None:
     found = forecast(data, tokens_per_batch=7)
     assert (found.n_forwards, found.n_forwarded_tokens) == (2, 14)
+
+
+WINDOW = [
+    ([1, 10, 11], [20, 21]),
+    ([1, 10, 11, 20, 21, 30], [22]),
+    ([1, 10, 30, 22, 31], [23, 24]),
+    ([1, 10, 30, 22, 31], []),
+]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return trajectories of all kinds: tails, a window, groups, drift, media-free and excluded."""
+    return written(
+        tmp_path_factory.mktemp("mixed") / "d.parquet",
+        [
+            make_trajectory(WINDOW, "w", tail_tokens=[None, None, [32, 33], None]),
+            make_trajectory(APPEND, "a", group_id=["g", "g"], tail_tokens=[None, [40, 41]]),
+            make_trajectory(DRIFTED, "b", group_id=["g", "g"]),
+            make_trajectory([([1, 2], [3])], "x", exclude_reason=["abandoned"]),
+            make_trajectory([([1, 50], [51])], "s"),
+            make_trajectory([([1] * 90, [3] * 9)], "too long for 96 positions"),
+        ],
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("train", [policy.name for policy in TRAIN_POLICIES])
+@pytest.mark.parametrize(("budget", "window"), [(4096, WINDOW_TOKENS), (9, WINDOW_TOKENS), (9, 8)])
+def test_a_forecast_is_what_a_run_reads(
+    mixed: Path, llama: Any, train: str, budget: int, window: int
+) -> None:
+    run = pytest.importorskip("trajkit.scoring.run")
+    options: dict[str, Any] = {"tokens_per_batch": budget, "window_tokens": window, "train": train}
+    words = load_tokenizer(Path(trajkit.__file__).parent / "demo" / "tiny")
+    counts = run.score(mixed, llama, recheck=0, tokenizer=words, losses=[], **options).to_dict()
+    found = forecast(mixed, max_positions=96, **options).to_dict()
+    assert found["train"] == train
+    for name in (
+        *("n_forwarded_tokens", "n_forwards", "n_row_tokens", "n_raw_tokens", "by_status"),
+        *("n_trajectories", "n_steps", "sampled_share", "by_source"),
+    ):
+        assert found[name] == counts[name], name
+
+
+def test_context_costs_tails_and_is_counted(data: Path) -> None:
+    plain, wide = forecast(data), forecast(data, train="all")
+    assert (plain.n_context_tokens, wide.n_context_tokens) == (0, 3 + 1 + 3 + 2)
+    assert wide.n_action_tokens == plain.n_action_tokens
+    assert wide.breaks == plain.breaks != ()
+    tails = make_trajectory(APPEND, "a", tail_tokens=[None, [7, 7, 7]])
+    more = forecast(written(data.with_name("tails.parquet"), [tails]), train="observation")
+    assert more.n_raw_tokens == 5 + 8 + 3
+    assert more.n_forwarded_tokens == 8 + 3 - 1
+    with pytest.raises(UsageProblem, match="--train") as caught:
+        forecast(data, train="everything")
+    assert caught.value.code == "U103"
 
 
 def test_what_is_too_long_is_not_read(data: Path) -> None:
@@ -115,6 +176,23 @@ def test_groups_that_begin_with_the_same_instructions_are_read_together(
     found = grouped((one, steps_to_score(one)) for one in made)
     names = [[one.trajectory_id for one, _ in group] for group in found]
     assert names == [["a", "e", "c"], ["b"], ["d"]]
+
+
+def test_context_that_is_asked_for_leaves_the_groups_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MIN_COMMON", 3)
+    made = [
+        make_trajectory([([1, 2, 3, 4], [5])], "a"),
+        make_trajectory([([1, 2, 3, 7], [5])], "b"),
+        make_trajectory([([1, 2], [5])], "c"),
+        make_trajectory([([1, 2], [6])], "d"),
+        make_trajectory([([1, 9], [6])], "e"),
+    ]
+    wide = [with_context_asked(one) for one in made]
+    found = grouped(((one, steps_to_score(one)) for one in wide), made)
+    names = [[one.trajectory_id for one, _ in group] for group in found]
+    assert names == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_groups_are_by_id_else_by_first_prompt() -> None:
