@@ -30,7 +30,7 @@ import transformers
 from bench import score_work as work
 from bench.score_work import Calls, Data, Draw, Found, Turns
 
-from trajkit.scoring.model import DTYPES, load_model
+from trajkit.scoring.loading.model import DTYPES, load_model
 
 CaseOf: TypeAlias = Callable[[Draw], Calls]
 

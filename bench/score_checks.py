@@ -18,10 +18,10 @@ import torch
 from bench.score_models import heads_of
 from bench.score_work import Data
 
-from trajkit.scoring import attention
-from trajkit.scoring.attention import layout_of, tree_attention
-from trajkit.scoring.judging import judge, judge_plainly, kernel_agrees
-from trajkit.scoring.kernels import Scoring
+from trajkit.scoring.forward import attention
+from trajkit.scoring.forward.attention import layout_of, tree_attention
+from trajkit.scoring.forward.judging import judge, judge_plainly, kernel_agrees
+from trajkit.scoring.forward.kernels import Scoring
 from trajkit.scoring.planning.forecast import grouped
 from trajkit.scoring.planning.pack import Run, pack_trees, pass_of
 from trajkit.scoring.planning.plan import plan_tree

@@ -17,7 +17,7 @@ import trajkit
 from tests.builders import make_trajectory
 from tests.score_builders import chain
 from trajkit.records import Trajectory
-from trajkit.scoring.job import Job
+from trajkit.scoring.running.job import Job
 
 SRC = str(Path(trajkit.__file__).parents[1])
 COMMAND = [sys.executable, str(Path(__file__).with_name("team_follower.py"))]

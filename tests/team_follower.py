@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 
 from trajkit.__main__ import main
-from trajkit.scoring import together
+from trajkit.scoring.running import together
 
 WORDS = ["score", "data", "--model", "model", "--device", "cpu", "--tensor-parallel"]
 

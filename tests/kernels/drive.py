@@ -13,8 +13,8 @@ import sys
 import pytest
 import torch
 
-from trajkit.scoring.judging import judge_by_kernel, judge_plainly, kernel_agrees
-from trajkit.scoring.judging_kernel import row_sums
+from trajkit.scoring.forward.judging import judge_by_kernel, judge_plainly, kernel_agrees
+from trajkit.scoring.forward.judging_kernel import row_sums
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -23,7 +23,7 @@ COMPILE = """
 import sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from trajkit.scoring.judging_kernel import _LANES, _WARPS, _row_sums
+from trajkit.scoring.forward.judging_kernel import _LANES, _WARPS, _row_sums
 
 pointers = dict(logits="*fp32", stride="i32", ids="*i64", tops="*fp32", totals="*fp32",
                 weighteds="*fp32", ranks="*i32")

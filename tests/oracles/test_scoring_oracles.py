@@ -61,8 +61,8 @@ from tests.score_builders import N_VOCAB, save_checkpoint, write_data
 from trajkit import score, score_batch
 from trajkit.errors import InputError
 from trajkit.records import Trajectory
-from trajkit.scoring import judging, logprobs
-from trajkit.scoring.model import LoadedModel, load_model, loaded_from_module
+from trajkit.scoring.forward import judging, logprobs
+from trajkit.scoring.loading.model import LoadedModel, load_model, loaded_from_module
 from trajkit.scoring.scored import ScoredTrajectory, Status
 from trajkit.scoring.steps import Batch, score_trajectories
 

@@ -161,9 +161,9 @@ def score(
         from trajkit.scoring import require_torch
 
         require_torch()
-        from trajkit.scoring.job import job_of
         from trajkit.scoring.planning.forecast import WINDOW_TOKENS
         from trajkit.scoring.run import score as score_alone
+        from trajkit.scoring.running.job import job_of
         from trajkit.tokenizer import load_tokenizer
 
         job = job_of(os.environ)
@@ -215,8 +215,8 @@ def _progress(printer: Printer, is_part: bool, n_done: int, n_all: int, effort: 
 
 def _together(*args: Any, **options: Any) -> ScoreReport:
     """Score as one of the processes of a model; what the first one fails of, it tells itself."""
-    from trajkit.scoring.team import LeaderFailedError
-    from trajkit.scoring.together import score_together
+    from trajkit.scoring.running.team import LeaderFailedError
+    from trajkit.scoring.running.together import score_together
 
     try:
         return score_together(*args, **options)
@@ -244,7 +244,7 @@ def _forecast(
     window_tokens: int | None,
 ) -> dict[str, Any]:
     """Return what would be read; of a checkpoint the configuration alone is opened."""
-    from trajkit.scoring.checkpoint import open_checkpoint
+    from trajkit.scoring.loading.checkpoint import open_checkpoint
     from trajkit.scoring.planning.forecast import WINDOW_TOKENS, forecast
 
     found = forecast(

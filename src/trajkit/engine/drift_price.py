@@ -51,7 +51,7 @@ def price_drift_with_model(
     from trajkit.scoring import require_torch
 
     require_torch()
-    from trajkit.scoring.model import load_model
+    from trajkit.scoring.loading.model import load_model
     from trajkit.scoring.steps import score_trajectories
 
     loaded = load_model(model, device=device, dtype=dtype)

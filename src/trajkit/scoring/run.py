@@ -20,17 +20,17 @@ from trajkit.scoring.checks import (
     provenance,
     take_gpu,
 )
-from trajkit.scoring.company import in_company
-from trajkit.scoring.job import ALONE, Job
-from trajkit.scoring.loader import quiet_transformers
-from trajkit.scoring.model import LoadedModel, load_model
+from trajkit.scoring.loading.loader import quiet_transformers
+from trajkit.scoring.loading.model import LoadedModel, load_model
 from trajkit.scoring.noise import recheck_dtype_named
-from trajkit.scoring.parts import Parts
 from trajkit.scoring.planning.forecast import WINDOW_TOKENS
 from trajkit.scoring.report import Limits, ScoreReport
-from trajkit.scoring.team import Team
+from trajkit.scoring.running.company import in_company
+from trajkit.scoring.running.job import ALONE, Job
+from trajkit.scoring.running.parts import Parts
+from trajkit.scoring.running.team import Team
+from trajkit.scoring.running.walk import Chosen, walk
 from trajkit.scoring.under_way import Counting, Progress, Recheck, Run
-from trajkit.scoring.walk import Chosen, walk
 from trajkit.store.read import Dataset, open_dataset
 from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
 from trajkit.store.write import ParquetSink

@@ -12,7 +12,7 @@ import torch
 
 from trajkit.records import Floats, Ids, Step, Trajectory, read_only
 from trajkit.scoring.context import with_context_asked, without_context_asked
-from trajkit.scoring.logprobs import (
+from trajkit.scoring.forward.logprobs import (
     TokenScores,
     check_ids,
     fits,
@@ -20,8 +20,8 @@ from trajkit.scoring.logprobs import (
     memory_full,
     pass_scores,
 )
+from trajkit.scoring.loading.model import LoadedModel
 from trajkit.scoring.memory import free_bytes
-from trajkit.scoring.model import LoadedModel
 from trajkit.scoring.planning.forecast import grouped
 from trajkit.scoring.planning.pack import Pack, Pass, halve, pack_rows, pack_trees, pass_of
 from trajkit.scoring.planning.plan import (
@@ -33,6 +33,7 @@ from trajkit.scoring.planning.plan import (
     row_tokens,
     step_length,
 )
+from trajkit.scoring.running.team import no_room
 from trajkit.scoring.scored import (
     ScoredTrajectory,
     Status,
@@ -40,7 +41,6 @@ from trajkit.scoring.scored import (
     statuses_of,
     steps_to_score,
 )
-from trajkit.scoring.team import no_room
 
 _Asked: TypeAlias = tuple[Trajectory, Sequence[Step]]
 _Told: TypeAlias = Callable[[int, int], None]

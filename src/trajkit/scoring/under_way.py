@@ -15,12 +15,11 @@ from trajkit.rl.report import LossTable
 from trajkit.rl.run import scored_step
 from trajkit.rl.tokens import ScoredStep, ScoredTokens, TokenCollector, sampled_ids
 from trajkit.scoring.checks import model_facts
-from trajkit.scoring.logprobs import too_long
+from trajkit.scoring.forward.logprobs import too_long
+from trajkit.scoring.loading.model import LoadedModel
 from trajkit.scoring.meter import Meter
 from trajkit.scoring.mismatch import DtypeNoise, NoiseFloor
-from trajkit.scoring.model import LoadedModel
 from trajkit.scoring.noise import RecheckDtype, measure_dtype_noise, measure_noise
-from trajkit.scoring.parts import Window
 from trajkit.scoring.report import (
     Counts,
     Effort,
@@ -30,6 +29,7 @@ from trajkit.scoring.report import (
     logprob_sums,
     mismatch_of,
 )
+from trajkit.scoring.running.parts import Window
 from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores, scores_table
 from trajkit.scoring.steps import score_trajectories
 from trajkit.store.write import ParquetSink

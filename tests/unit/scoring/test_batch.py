@@ -21,7 +21,7 @@ from tests.score_builders import (
 )
 from trajkit import score, score_batch
 from trajkit.errors import TrajkitError, UsageProblem
-from trajkit.scoring.model import load_model, loaded_from_module
+from trajkit.scoring.loading.model import load_model, loaded_from_module
 from trajkit.scoring.scored import Status
 
 TRAJECTORIES = [

@@ -23,9 +23,9 @@ from tests.score_builders import (
 )
 from trajkit.errors import NumericError, UsageProblem
 from trajkit.records import Trajectory
-from trajkit.scoring import head as head_module
 from trajkit.scoring import noise as room
-from trajkit.scoring.model import LoadedModel, load_model
+from trajkit.scoring.forward import head as head_module
+from trajkit.scoring.loading.model import LoadedModel, load_model
 from trajkit.scoring.noise import (
     RecheckDtype,
     measure_dtype_noise,
@@ -79,7 +79,7 @@ def test_two_ways_that_disagree_stop_the_run_in_fp32(
         logits[:, 2] += 1.0
         return logits
 
-    monkeypatch.setattr("trajkit.scoring.logprobs.logits_of", shifted)
+    monkeypatch.setattr("trajkit.scoring.forward.logprobs.logits_of", shifted)
     loaded = replace(llama, dtype=dtype)
     if not raises:
         assert (measure_noise(loaded, [scored]).gap.max_abs or 0.0) > 1e-3

@@ -24,8 +24,8 @@ from tests.score_builders import (
 from trajkit.errors import ExitCode, InputError, NumericError, TrajkitError, UsageProblem
 from trajkit.records import ActionSource, LogprobKind, Segment, SegmentKind, Step, Trajectory
 from trajkit.rl.presets import LOSSES
-from trajkit.scoring import head as head_module
-from trajkit.scoring.model import LoadedModel, load_model
+from trajkit.scoring.forward import head as head_module
+from trajkit.scoring.loading.model import LoadedModel, load_model
 from trajkit.scoring.report import ScoreReport
 from trajkit.scoring.run import score
 from trajkit.store.read import open_dataset
@@ -316,7 +316,7 @@ def test_an_impossible_action_is_kept_and_counted(
         logits[:, 21] = -math.inf
         return logits
 
-    monkeypatch.setattr("trajkit.scoring.logprobs.logits_of", forbid)
+    monkeypatch.setattr("trajkit.scoring.forward.logprobs.logits_of", forbid)
     out = tmp_path / "s.parquet"
     report = score(write_data(tmp_path / "d.parquet", three(llama)), llama, out=out)
     assert report.counts.n_neg_inf == 1

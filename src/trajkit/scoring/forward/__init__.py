@@ -1,0 +1,1 @@
+"""A pass of a model: attention over trees, and what its logits say of one id each."""
