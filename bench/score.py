@@ -30,6 +30,7 @@ import transformers
 from bench import score_work as work
 from bench.score_work import Calls, Data, Draw, Found, Turns
 
+from trajkit.scoring.loading.loader import quiet_transformers
 from trajkit.scoring.loading.model import DTYPES, load_model
 
 CaseOf: TypeAlias = Callable[[Draw], Calls]
@@ -132,11 +133,10 @@ def data_of(shape: Shape, case: str) -> Data:
 def make_model(shape: Shape, folder: Path) -> None:
     """Write a random model."""
     torch.manual_seed(0)
-    logging: Any = transformers.utils.logging
-    logging.disable_progress_bar()
     auto: Any = transformers.AutoModelForCausalLM
-    model = auto.from_config(transformers.CONFIG_MAPPING["qwen3"](**shape.config))
-    work.random_weights(model).to(DTYPES[shape.dtype]).save_pretrained(folder)
+    with quiet_transformers():
+        model = auto.from_config(transformers.CONFIG_MAPPING["qwen3"](**shape.config))
+        work.random_weights(model).to(DTYPES[shape.dtype]).save_pretrained(folder)
 
 
 def child(folder: Path, shape: Shape, case: str, way: str) -> None:

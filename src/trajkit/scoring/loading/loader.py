@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,23 +26,38 @@ _CONSTRUCTION = (ArithmeticError, AssertionError, AttributeError, LookupError, T
 """What constructors raise over a configuration's value that nothing has looked at before."""
 
 
+_BUILDING = threading.Lock()
+"""The library patches itself while it builds a model; two threads would leave it patched."""
+_QUIETING = threading.Lock()
+_quiet: list[tuple[int, bool]] = []
+"""A copy, for each block that is open in any thread, of how talkative the library was before."""
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[Any]:
-    """Yield the transformers library: offline, without progress bars or log lines while inside."""
+    """Yield the transformers library: offline, without progress bars or log lines while inside.
+
+    Blocks may be open in several threads: the library is as before when the last one closes.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
     from transformers.utils import logging as library_logging
 
     logging: Any = library_logging
-    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
+    with _QUIETING:
+        now = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        _quiet.append(_quiet[-1] if _quiet else now)
+        logging.set_verbosity(logging.CRITICAL)
+        logging.disable_progress_bar()
     try:
         yield transformers
     finally:
-        logging.set_verbosity(verbosity)
-        if has_bars:
-            logging.enable_progress_bar()
+        with _QUIETING:
+            verbosity, has_bars = _quiet.pop()
+            if not _quiet:
+                logging.set_verbosity(verbosity)
+                if has_bars:
+                    logging.enable_progress_bar()
 
 
 def architecture_of(checkpoint: Checkpoint, place: Place) -> tuple[Any, Any]:
@@ -106,15 +122,16 @@ def build_model(
     for attention in _ATTENTION:
         config._attn_implementation = attention  # noqa: SLF001 - the library's only name for it
         try:
-            loaded: tuple[Any, Mapping[str, Any]] = kind.from_pretrained(
-                None,
-                config=config,
-                state_dict=dict(tensors),
-                dtype=dtype,
-                ignore_mismatched_sizes=True,
-                local_files_only=True,
-                output_loading_info=True,
-            )
+            with _BUILDING:
+                loaded: tuple[Any, Mapping[str, Any]] = kind.from_pretrained(
+                    None,
+                    config=config,
+                    state_dict=dict(tensors),
+                    dtype=dtype,
+                    ignore_mismatched_sizes=True,
+                    local_files_only=True,
+                    output_loading_info=True,
+                )
         except ValueError as found:  # this architecture has no such attention
             problem = found
         except ImportError as found:

@@ -1,8 +1,11 @@
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,3 +118,35 @@ def test_the_library_is_quiet_inside_and_as_before_outside() -> None:
     assert transformers.logging.get_verbosity() == before
     assert transformers.logging.is_progress_bar_enabled()
     assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_the_library_is_quiet_until_the_last_of_several_blocks_closes() -> None:
+    before = transformers.logging.get_verbosity()
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(quiet_transformers())
+    second.enter_context(quiet_transformers())
+    first.close()
+    assert not transformers.logging.is_progress_bar_enabled()
+    second.close()
+    assert transformers.logging.get_verbosity() == before
+    assert transformers.logging.is_progress_bar_enabled()
+
+
+def test_models_are_built_one_at_a_time() -> None:
+    inside, most = [0], [0]
+
+    class Kind:
+        @staticmethod
+        def from_pretrained(*_: Any, **__: Any) -> tuple[str, dict[str, str]]:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            time.sleep(0.02)
+            inside[0] -= 1
+            return "model", {}
+
+    def build(_: int) -> Any:
+        return build_model(Kind, SimpleNamespace(), {}, torch.float32, Place())[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(build, range(4))) == ["model"] * 4
+    assert most == [1]

@@ -150,12 +150,12 @@ def test_the_budget_is_what_the_fullest_device_holds(
     team: Team, llama_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 0 < team.free_memory() < 2**60
-    monkeypatch.setattr("trajkit.scoring.running.team._free", lambda _: 123)
+    monkeypatch.setattr("trajkit.scoring.running.team.free_bytes", lambda _: 123)
     assert team.free_memory() == 123
     divided = load_model(llama_dir, device="cpu", team=team)
     seen = replace(divided, device=torch.device("cuda"))
     few = default_budget(seen)
-    monkeypatch.setattr("trajkit.scoring.running.team._free", lambda _: 2**60)
+    monkeypatch.setattr("trajkit.scoring.running.team.free_bytes", lambda _: 2**60)
     assert few < default_budget(seen)
 
 
