@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.template_builders import (
@@ -112,6 +112,8 @@ def test_scaffold_is_the_same_whatever_is_said(templates, name, data, names):
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=25)
 @given(contents=st.lists(texts, min_size=14, max_size=14), stride=st.sampled_from([2, 4, 6, 14]))
+@example(contents=[*[""] * 8, "</think><|im_end|>", "a", "a", " a", "", ""], stride=2)
+@example(contents=[*[""] * 8, "</think><|im_end|>", "a", "a", " </think>a", "", ""], stride=2)
 def test_turns_told_by_others_are_as_if_each_was_measured(templates, tiny, name, contents, stride):
     # one user message and tool results behind it, or a user message before each turn
     names = ["assistant" if i % 2 else "tool" if i % stride else "user" for i in range(14)]

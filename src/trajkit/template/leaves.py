@@ -51,7 +51,9 @@ class Cut(StrEnum):
 
     WHOLE = "whole"
     TAGS = "tags"
-    """All but the tags that the template names."""
+    """All but the tags that the template names; a leaf of nothing but tags as a whole."""
+    LONE_TAGS = "lone tags"
+    """The same, but a leaf of nothing but tags as with `WORDS`: the template may look at it."""
     WORDS = "words"
     """All but white space and every string that the template names."""
 
@@ -108,9 +110,14 @@ PLANS = (
     Plan(Cut.TAGS, frozenset(Part), equal_names=True),
     Plan(Cut.TAGS, frozenset(Part) - {Part.SCHEMA}, equal_names=True),
     Plan(Cut.TAGS, frozenset({Part.TEXT, Part.ARGUMENT}), equal_names=True),
+    Plan(Cut.LONE_TAGS, frozenset(Part), equal_names=True),
     Plan(Cut.WORDS, frozenset({Part.TEXT, Part.ARGUMENT}), equal_names=True),
 )
-"""From the most telling to the most careful; the first that explains a render is believed."""
+"""From the most telling to the most careful; the first that explains a render is believed.
+
+`WORDS` does not tell white space at the edges of a leaf from the template's: a single message must
+not bring it about for all the others while there is a plan that is careful with that one alone.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +179,8 @@ def mark(
     nonce: str,
 ) -> Marked:
     """Return the conversation with marks in the place of its leaves."""
-    marker = _Marker(leaves, plan, keeper(plan.cut, constants), nonce)
+    lone = keeper(Cut.WORDS, constants) if plan.cut is Cut.LONE_TAGS else None
+    marker = _Marker(leaves, plan, keeper(plan.cut, constants), lone, nonce)
     return Marked(
         messages=[marker.rebuild(message, (i,)) for i, message in enumerate(messages)],
         tools=None if tools is None else marker.rebuild(list(tools), (None,)),
@@ -186,11 +194,15 @@ def keeper(cut: Cut, constants: Iterable[str]) -> re.Pattern[str] | None:
     match cut:
         case Cut.WHOLE:
             return None
-        case Cut.TAGS:
+        case Cut.TAGS | Cut.LONE_TAGS:
             tags = {tag for text in constants for tag in (text, text.strip()) if _is_tag(tag)}
             return _any_of(tags, "")
         case Cut.WORDS:
             return _any_of({text for text in constants if text.strip()}, r"|\s+")
+
+
+def _found(keep: re.Pattern[str] | None, text: str) -> list[tuple[int, int]]:
+    return [] if keep is None else [found.span() for found in keep.finditer(text)]
 
 
 def _any_of(texts: Iterable[str], more: str) -> re.Pattern[str] | None:
@@ -315,10 +327,20 @@ class _Marker:
     """The walk that puts marks in the place of leaves."""
 
     def __init__(
-        self, leaves: tuple[Leaf, ...], plan: Plan, keep: re.Pattern[str] | None, nonce: str
+        self,
+        leaves: tuple[Leaf, ...],
+        plan: Plan,
+        keep: re.Pattern[str] | None,
+        keep_lone: re.Pattern[str] | None,
+        nonce: str,
     ) -> None:
+        """Take what finds the parts that stay, and what finds them in leaves of nothing but tags.
+
+        Without the latter such leaves are marked as a whole.
+        """
         self._cut = plan.cut
         self._keep = keep
+        self._keep_lone = keep_lone
         self._equal_names = plan.equal_names
         self._nonce = nonce
         self._leaves = leaves
@@ -362,9 +384,10 @@ class _Marker:
 
     def _spell(self, text: str, leaves: tuple[int, ...]) -> str:
         """Return a leaf with a mark for each part of it that is not left standing."""
-        kept = [] if self._keep is None else [found.span() for found in self._keep.finditer(text)]
-        if self._cut is Cut.TAGS and sum(end - start for start, end in kept) == len(text):
-            kept = []  # nothing but tags: they are its words
+        kept = _found(self._keep, text)
+        is_lone = sum(end - start for start, end in kept) == len(text)
+        if is_lone and self._cut is not Cut.WORDS:
+            kept = _found(self._keep_lone, text)  # nothing but tags: they are its words
         pieces, at = [], 0
         for start, end in (*kept, (len(text), len(text))):
             if start > at:

@@ -192,7 +192,7 @@ def render(
 ) -> Rendered:
     """Return a conversation as text, with the span of each of its strings.
 
-    The template runs twice in the usual case, at most seven times, whatever the conversation.
+    The template runs twice in the usual case, at most eight times, whatever the conversation.
 
     Raises:
         InputError: T106 when the template refuses the conversation.

@@ -89,6 +89,18 @@ def test_thoughts_that_are_written_anew_are_the_policy_s_where_they_are_the_same
     assert [text for text, _, _ in shown(other)[1:]] == ["hm", "A"]
 
 
+def test_one_message_of_nothing_but_tags_takes_no_white_space_from_the_others(template):
+    tags = "</think><|im_end|>"
+    rendered = render(template(THINKING), say(tags, " b", "c </think>\n d ", "e"))
+    assert shown(rendered) == [
+        ("<|im_end|>", Fit.VERBATIM, (0,)),
+        (" b", Fit.VERBATIM, (1,)),
+        (" d ", Fit.VERBATIM, (2,)),
+        ("e", Fit.VERBATIM, (3,)),
+    ]
+    assert not rendered.unlocated
+
+
 def test_what_cannot_be_followed_is_unknown_and_no_more_than_that(template):
     rendered = render(template(UPPER), say("1", "words", "2"))
     assert shown(rendered) == [
