@@ -56,7 +56,7 @@ def test_scores_are_written_beside_a_summary(steps, tmp_path):
     # 1 5 6 7 8 | 9 20 21 30 | 20 21 30: the shared prompt and the start of the action are read once
     assert re.search("forwards +1 of 12 tokens in all", done.stdout)
     assert "one a sequence: 19, one a step: 30" in done.stdout
-    speed = r"12 tokens read in \d+\.\d s: [\d,.]+ tokens/s, \d[\d.]* [GM]B of memory at most\n"
+    speed = r"12 tokens read in [\d.]+ m?s: [\d,.]+ tokens/s, \d[\d.]* [GM]B of memory at most\n"
     assert re.search(speed, done.stdout)
     table = pq.read_table(out)
     assert table.column("trajectory_id").to_pylist() == ["a", "a", "b", "b"]

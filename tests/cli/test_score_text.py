@@ -11,14 +11,29 @@ from trajkit.cli.score_text import print_report
 
 GAP = {"n": 5, "mean_abs": 0.01, "p99_abs": 0.02, "max_abs": 0.03, "k3": 0.001}
 NO_GAP = dict.fromkeys(GAP)
-MISMATCH: dict[str, Any] = {**GAP, "worst": None, "n_not_recorded": 0, "not_comparable": {}}
+RATIO = {"mean_ratio": 1.01, "ess": 0.987, "chi2": 0.002, "share_outside": 0.4}
+MISMATCH: dict[str, Any] = {
+    **GAP,
+    **RATIO,
+    "by_step": [{"first": 0, "last": 0, **GAP}, {"first": 1, "last": 3, **GAP, "n": 4}],
+    "by_kind": {"think": {**GAP, "n": 2}, "answer": {**GAP, "n": 3}},
+    "worst": [
+        {"trajectory_id": "a", "step_index": 1, "action_position": at, "logprob": -1.5,
+         "rollout_logprob": None}
+        for at in range(5)
+    ],
+    "n_not_recorded": 0,
+    "not_comparable": {},
+}  # fmt: skip
 
 
 def report(**changes: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {
         **dict.fromkeys(("n_steps", "n_action_tokens", "n_trajectories", "n_row_tokens"), 9),
         **dict.fromkeys(("n_scored_tokens", "n_scored_trajectories", "n_raw_tokens"), 8),
-        **dict.fromkeys(("n_first_token", "n_neg_inf", "n_ref_forwarded_tokens"), 0),
+        **dict.fromkeys(
+            ("n_first_token", "n_neg_inf", "n_ref_forwarded_tokens", "n_without_reference"), 0
+        ),
         "n_forwards": 1,
         "n_forwarded_tokens": 300,
         "by_source": {"sampled": 9},
@@ -107,3 +122,23 @@ def test_the_last_line_tells_what_it_took_here(shown):
     assert text.endswith(f"\n200 of 350 tokens read here {took}\nWrote s.parquet\n")
     nothing = effort | {"n_tokens": 0, "tokens_per_second": None, "peak_memory_bytes": None}
     assert "tokens read" not in shown(effort=nothing)
+
+
+def test_a_mismatch_shows_ratios_parts_steps_and_the_furthest_tokens(shown):
+    text = shown()
+    assert "effective sample size 98.7%, chi² 2.00e-03, 40.0% outside [0.8, 1.2]" in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "think 1.00e-02 2.00e-02 3.00e-02 1.00e-03 2" in lines
+    assert "1 to 3 1.00e-02 2.00e-02 3.00e-02 1.00e-03 4" in lines
+    assert "worst: a step 1 action token 0: scored -1.5000, recorded −inf" in lines
+    assert "a step 1 action token 2: scored -1.5000, recorded −inf" in lines
+    assert "a step 1 action token 3" not in text
+
+
+def test_one_part_and_one_step_are_no_tables(shown):
+    one = {**MISMATCH, "by_step": MISMATCH["by_step"][:1], "by_kind": {"text": GAP}, "worst": []}
+    text = shown(mismatch=one)
+    assert "part of the action" not in text
+    assert "worst" not in text
+    nothing = {**one, **dict.fromkeys(GAP), "n": 0, **dict.fromkeys(RATIO)}
+    assert "ratio:" not in shown(mismatch=nothing)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from trajkit.cli.console import Printer
+from trajkit.training import policy_named
 
 Losses = Annotated[
     list[str] | None,
@@ -24,6 +26,16 @@ Train = Annotated[
         metavar="POLICY",
         help="What counts: action, last-step, answer, no-think, rewarded, observation, "
         "action-observation or all.",
+    ),
+]
+OwnTokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "-t",
+        "--tokenizer",
+        metavar="PATH",
+        help="The data's tokenizer (folder or tokenizer.json): tells thoughts from answers for "
+        "--train answer and no-think. Default of score: the checkpoint's.",
     ),
 ]
 Length = Annotated[
@@ -47,6 +59,10 @@ def print_losses(printer: Printer, facts: dict[str, Any]) -> None:
     printer.table(rows, right="1234", head=True)
     if facts["train"] != "action":
         printer.line(f"  counted: {facts['n_counted_tokens']:,} tokens (--train {facts['train']})")
+        if policy_named(facts["train"]).trains_context and not facts["n_counted_context"]:
+            printer.line(
+                "  none of them is context: the data do not say what the environment wrote"
+            )
     source = facts["advantage_source"]
     if source is not None:
         printer.line(f"  advantages: {_ADVANTAGES[source]}")

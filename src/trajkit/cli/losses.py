@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trajkit.cli.console import Printer, sampled_line
-from trajkit.cli.loss_table import Length, Losses, Train, print_losses
-from trajkit.cli.options import Colour, Data, Limit, Only, Quiet, TokenizerPath
+from trajkit.cli.loss_table import Length, Losses, OwnTokenizer, Train, print_losses
+from trajkit.cli.options import Colour, Data, Limit, Only, Quiet
 
 
 def losses(
@@ -20,7 +20,7 @@ def losses(
     loss: Losses = None,
     train: Train = "action",
     length: Length = None,
-    tokenizer: TokenizerPath = None,
+    tokenizer: OwnTokenizer = None,
     trajectory: Only = None,
     limit: Limit = None,
     output_format: Annotated[Literal["text", "json"], typer.Option("--format")] = "text",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trajkit.cli.console import Printer
-from trajkit.cli.loss_table import Length, Losses, Train
-from trajkit.cli.options import Colour, Data, Force, Limit, Only, Quiet, TokenizerPath
+from trajkit.cli.loss_table import Length, Losses, OwnTokenizer, Train
+from trajkit.cli.options import Colour, Data, Force, Limit, Only, Quiet
 from trajkit.cli.score_text import pace, print_plan, print_report
 from trajkit.errors import ExitCode, UsageProblem
 
@@ -31,7 +31,10 @@ def score(
     plan: Annotated[
         bool, typer.Option("--plan", help="Count what would be read, and load no model.")
     ] = False,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device")] = "auto",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        typer.Option("--device", help="auto: a GPU where there is one."),
+    ] = "auto",
     dtype: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
         typer.Option(
@@ -51,7 +54,7 @@ def score(
     loss: Losses = None,
     train: Train = "action",
     length: Length = None,
-    tokenizer: TokenizerPath = None,
+    tokenizer: OwnTokenizer = None,
     recheck: Annotated[
         int,
         typer.Option(
@@ -91,7 +94,10 @@ def score(
     ] = False,
     require_sampled: Annotated[
         bool,
-        typer.Option("--require-sampled", help="Exit 1 if a scored step's ids are not sampled."),
+        typer.Option(
+            "--require-sampled",
+            help="Exit 1 if a scored step's ids are not sampled; steps without ids are not scored.",
+        ),
     ] = False,
     max_delta: Annotated[
         float | None,

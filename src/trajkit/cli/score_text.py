@@ -41,7 +41,11 @@ def _print_effort(printer: Printer, facts: dict[str, Any]) -> None:
     if n_here:
         read = "tokens read" if n_here == n_all else f"of {n_all:,} tokens read here"
         printer.line()
-        printer.line(f"{n_here:,} {read} in {effort['seconds']:,.1f} s: {pace(effort)}")
+        printer.line(f"{n_here:,} {read} in {_seconds(effort['seconds'])}: {pace(effort)}")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
 
 
 def _named(model: dict[str, Any]) -> str:
@@ -143,7 +147,7 @@ def print_plan(printer: Printer, facts: dict[str, Any]) -> None:
         right="12",
         head=True,
     )
-    left_out = _left_out({**facts, "n_first_token": 0, "n_neg_inf": 0, "hint": None})
+    left_out = _left_out({**facts, **_PLANNED})
     if left_out:
         printer.table(left_out)
     breaks = facts["breaks"]
@@ -168,6 +172,10 @@ def print_plan(printer: Printer, facts: dict[str, Any]) -> None:
     )
     if len(breaks) > _MAX_BREAKS:
         printer.line(f"  and {len(breaks) - _MAX_BREAKS:,} more (--format json lists all)")
+
+
+_PLANNED = {"n_first_token": 0, "n_neg_inf": 0, "n_without_reference": 0, "hint": None}
+"""What a run counts and a plan does not."""
 
 
 def _times_fewer(n_raw: int, n: int) -> str:
@@ -195,6 +203,9 @@ def _left_out(facts: dict[str, Any]) -> list[list[str]]:
         for status, why in _STATUS.items()
         if facts["by_status"].get(status)
     ]
+    if facts["n_without_reference"]:
+        n = f"{facts['n_without_reference']:,} without reference"
+        rows.append([n, "trajectories too long for it, or whose logits are NaN or infinite"])
     for key, why in (
         ("n_first_token", "tokens begin their sequence: nothing stands before them"),
         ("n_neg_inf", "tokens have probability 0 under the checkpoint: log-prob −inf"),
@@ -238,17 +249,53 @@ def _noise(facts: dict[str, Any]) -> list[list[str]]:
 
 
 def _print_remarks(printer: Printer, mismatch: dict[str, Any]) -> None:
-    """Write which token is furthest, and what is in no figure."""
-    worst = mismatch.get("worst")
-    if worst:
+    """Write the ratio's figures, where the distance lies, and what is in no figure."""
+    if mismatch["ess"] is not None:
         printer.line(
-            f"  worst: {shorten(worst['trajectory_id'], 60)} step {worst['step_index']} "
-            f"action token {worst['action_position']}"
+            f"  ratio: mean {number(mismatch['mean_ratio'])}, effective sample size "
+            f"{_share(mismatch['ess'])}, chi² {_small(mismatch['chi2'])}, "
+            f"{_share(mismatch['share_outside'])} outside [0.8, 1.2]"
+        )
+    for title, rows in (("part of the action", _by_kind(mismatch)), ("step", _by_step(mismatch))):
+        if len(rows) > 1:
+            printer.line()
+            head = [title, "mean |Δ|", "p99 |Δ|", "max |Δ|", "k3", "tokens"]
+            printer.table([head, *rows], right="12345", head=True)
+    if mismatch["worst"]:
+        printer.line()
+    for at, worst in enumerate(mismatch["worst"][:_MAX_WORST]):
+        printer.line(
+            f"  {'      ' if at else 'worst:'} {shorten(worst['trajectory_id'], 60)} "
+            f"step {worst['step_index']} action token {worst['action_position']}: scored "
+            f"{_figure(worst['logprob'])}, recorded {_figure(worst['rollout_logprob'])}"
         )
     if mismatch["n_not_recorded"]:
         printer.line(f"  {mismatch['n_not_recorded']:,} tokens have no recorded log-prob")
     for reason, n_tokens in mismatch["not_comparable"].items():
         printer.line(f"  {n_tokens:,} tokens are not comparable: {reason}")
+
+
+_MAX_WORST = 3
+
+
+def _by_kind(mismatch: dict[str, Any]) -> list[list[str]]:
+    return [[kind, *_gap(gap)] for kind, gap in mismatch["by_kind"].items()]
+
+
+def _by_step(mismatch: dict[str, Any]) -> list[list[str]]:
+    def named(one: dict[str, Any]) -> str:
+        first, last = one["first"], one["last"]
+        return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+    return [[named(one), *_gap(one)] for one in mismatch["by_step"]]
+
+
+def _figure(value: float | None) -> str:
+    return "−inf" if value is None else f"{value:.4f}"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}%"
 
 
 def _gap(gap: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajkit.errors import InputError, Place
-from trajkit.formats.raw import Sampling
+from trajkit.formats.raw import Sampling, other_settings
 from trajkit.records import Floats, Ids, ids_array
 from trajkit.safe.faults import QUARANTINE_HINT
 from trajkit.safe.ids import array_of
@@ -79,6 +80,18 @@ class Fields:
         """Return an object's own fields."""
         value = self.take(name)
         return None if value is None else Fields(value, self._place, f"{self.path}.{name}")
+
+    def open_fields(self, name: str) -> Fields | None:
+        """Return the fields of an object that stays here with what nobody takes of it.
+
+        `None` where there is none, or an empty one, or no object; it stays as it is.
+        """
+        value = self._left.get(name)
+        if not isinstance(value, dict) or not value:
+            return None
+        opened = Fields(value, self._place, f"{self.path}.{name}")
+        self._left[name] = opened.rest()
+        return opened
 
     def take_json(self, name: str) -> str | None:
         """Return a value as JSON text: as it stood where it stood as text."""
@@ -218,6 +231,16 @@ class Fields:
         )
 
 
+_NESTED = "sampling_params"
+"""The object that vLLM, SGLang and the trainers around them keep the settings of a call in."""
+_SETTINGS: dict[str, Callable[[Fields, str], Any]] = {
+    "temperature": Fields.take_float,
+    "top_p": Fields.take_float,
+    "top_k": Fields.take_int,
+}
+"""The settings that have a column, and how each is taken."""
+
+
 def _is_id(value: object) -> bool:
     return type(value) is int and 0 <= value <= MAX_INT
 
@@ -233,13 +256,25 @@ def _is_logprob(value: object) -> bool:
 
 
 def take_sampling(fields: Fields) -> Sampling:
-    """Return how a record's actions were sampled."""
-    return Sampling(
-        model=fields.take_text("model"),
-        temperature=fields.take_float("temperature"),
-        top_p=fields.take_float("top_p"),
-        top_k=fields.take_int("top_k"),
-    )
+    """Return how a record's actions were sampled, by its own keys, else by its `sampling_params`.
+
+    What is not taken of `sampling_params`, with what the own keys say already, stays there.
+    """
+    model = fields.take_text("model")
+    nested = fields.open_fields(_NESTED)
+    own, below = _take_settings(fields), Sampling()
+    if nested is not None:
+        told = {name for name in _SETTINGS if getattr(own, name) is not None}
+        below = _take_settings(nested, but=told)
+        if not nested.rest():
+            fields.take(_NESTED)
+    return replace(below.overruled_by(own), model=model)
+
+
+def _take_settings(fields: Fields, but: Set[str] = frozenset()) -> Sampling:
+    """Return the settings that are keys of an object; those without a column are left there."""
+    taken = {name: take(fields, name) for name, take in _SETTINGS.items() if name not in but}
+    return Sampling(**taken, others=other_settings(fields.rest()))
 
 
 def take_whole(fields: Fields) -> dict[str, Any]:

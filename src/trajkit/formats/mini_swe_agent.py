@@ -12,14 +12,16 @@ from typing import Any
 
 from trajkit.errors import Place
 from trajkit.formats.chat import one_text, split_turns, to_chat
-from trajkit.formats.fields import Fields, take_whole
+from trajkit.formats.fields import Fields, take_sampling, take_whole
 from trajkit.formats.messages import step_of
 from trajkit.formats.nested import take_tools
-from trajkit.formats.raw import Format, RawStep, RawTrajectory
+from trajkit.formats.raw import Format, RawStep, RawTrajectory, Sampling
 from trajkit.records import EndReason
 from trajkit.safe.json import Record
 
 _NAME = "mini-swe-agent"
+_MODEL_KWARGS = ("info", "config", "model", "model_kwargs")
+"""Where the agent keeps what it asks of the server with each call."""
 _NO_PROMPT = "a response holds action ids without the prompt's: its step keeps the message alone"
 
 END_REASONS: dict[str, EndReason] = {
@@ -63,8 +65,10 @@ def _read(record: Record) -> RawTrajectory:
         warnings.update(doubt)
         at += 1
     tools, doubts = take_tools(fields)
+    whole = take_whole(fields)
+    whole["sampling"] = _configured(fields, record.place).overruled_by(whole["sampling"])
     return RawTrajectory(
-        **take_whole(fields),
+        **whole,
         tools_json=tools,
         steps=tuple(steps),
         messages_after=after,
@@ -72,6 +76,12 @@ def _read(record: Record) -> RawTrajectory:
         extra=fields.rest() | leave,
         warnings=(*sorted(warnings), *doubts),
     )
+
+
+def _configured(fields: Fields, place: Place) -> Sampling:
+    """Return how the agent's configuration, which stays where it is, asks for sampling."""
+    given = _at(fields.rest(), *_MODEL_KWARGS)
+    return take_sampling(Fields(given, place, ".".join((fields.path, *_MODEL_KWARGS))))
 
 
 def _answered(step: RawStep, place: Place, path: str) -> tuple[RawStep, tuple[str, ...]]:

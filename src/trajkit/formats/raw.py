@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from trajkit.markup import FlatTrajectory
 from trajkit.records import ActionSource, EndReason, Floats, Ids, MaskRun, Observation
 from trajkit.safe.json import Record
+
+OTHER_SETTINGS: dict[str, tuple[float, float, float]] = {
+    "min_p": (0.0, 0.0, 1.0),
+    "repetition_penalty": (1.0, 1e-3, 1e3),
+    "frequency_penalty": (0.0, -1e3, 1e3),
+    "presence_penalty": (0.0, -1e3, 1e3),
+}
+"""Sampling settings that have no column: the value at which each changes nothing, the least and
+the greatest. What is outside is no such setting: rewards are called penalties too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +68,20 @@ class Sampling:
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    others: dict[str, float] = field(default_factory=dict)
+    """What is said of `OTHER_SETTINGS`; the source's keys stay in `extra` as well."""
 
     def overruled_by(self, own: Sampling) -> Sampling:
         """Return this with what `own` says in place of it."""
         told = {f.name: getattr(own, f.name) for f in fields(own)}
+        told["others"] = self.others | own.others
         return replace(self, **{name: value for name, value in told.items() if value is not None})
+
+    @property
+    def altering(self) -> dict[str, float]:
+        """Return the settings without a column that changed what was sampled from."""
+        told = self.others.items()
+        return {name: value for name, value in told if value != OTHER_SETTINGS[name][0]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +124,15 @@ class Format:
     sniff: Callable[[object], str | None]
     read: Callable[[Record], RawTrajectory]
     as_chat: Callable[[Any], dict[str, Any]] | None = None
+
+
+def other_settings(told: Mapping[str, Any]) -> dict[str, float]:
+    """Return the keys of an object that are settings without a column."""
+    return {
+        name: told[name]
+        for name, (_, least, greatest) in OTHER_SETTINGS.items()
+        if type(told.get(name)) in (int, float) and least <= told[name] <= greatest
+    }
 
 
 def is_truncated(finish_reason: str | None) -> bool | None:

@@ -61,7 +61,8 @@ def _read(record: Record) -> RawTrajectory:
     opening, *calls = _calls(output, response)
     before += tuple(opening.replies)
     task_index, trajectory_id = _indices(fields)
-    sampling = take_sampling(response)
+    asked = take_sampling(Fields(params.rest(), record.place, params.path))
+    sampling = replace(asked, model=None).overruled_by(take_sampling(response))
     steps = list(_steps(calls, before))
     if steps:
         steps[-1] = replace(steps[-1], finish_reason=_finish(response))

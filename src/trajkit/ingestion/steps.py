@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trajkit.errors import InputError, Place
-from trajkit.formats.raw import RawStep, RawTrajectory, is_truncated
+from trajkit.formats.raw import RawStep, RawTrajectory, Sampling, is_truncated
 from trajkit.ingestion.flat import text_fields
 from trajkit.ingestion.made import MadeIds
 from trajkit.ingestion.prefix import Growth, PrefixTree
@@ -125,8 +125,7 @@ class _Builder:
     def _common(self, index: int) -> dict[str, Any]:
         """Return what a trajectory's steps have in common, and what a call may say of its own."""
         raw, source = self._raw, self._source
-        own = raw.steps[index].sampling if raw.steps else None
-        sampling = raw.sampling if own is None else raw.sampling.overruled_by(own)
+        sampling = self._sampling(index)
         return {
             "trajectory_id": self._id,
             "step_index": index,
@@ -141,6 +140,11 @@ class _Builder:
             "source_file": source.file,
             "source_record": source.record,
         }
+
+    def _sampling(self, index: int) -> Sampling:
+        """Return how a step was sampled: as its call says, else as the record does."""
+        own = self._raw.steps[index].sampling if self._raw.steps else None
+        return self._raw.sampling if own is None else self._raw.sampling.overruled_by(own)
 
     def _grown(self, index: int, call: RawStep) -> dict[str, Any]:
         """Return the prompt as parent, keep and delta, in ids and in text, with its segments."""
@@ -267,6 +271,7 @@ class _Builder:
             "record": self._raw.extra if index == 0 else {},
             "call": call.extra,
             "messages_after": list(self._raw.messages_after) if is_last else [],
+            "sampling": {} if call.logprobs is None else self._sampling(index).altering,
             **({} if self._made is None else self._made.notes[index]),
         }
         known = {place: value for place, value in found.items() if value}

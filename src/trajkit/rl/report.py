@@ -29,7 +29,8 @@ class LossTable:
     """Losses by name.
 
     Attributes:
-        train: the policy that chose the counted tokens, `n_counted_tokens` of them.
+        train: the policy that chose the counted tokens, `n_counted_tokens` of them, of which
+            `n_counted_context` are no action's.
         length: the constant that some presets divide by.
         ratio_source: which recorded log-probs stand for the old policy, `None` for none.
         kl: the mean of each of Schulman's estimators of KL(checkpoint || reference) over the
@@ -41,6 +42,7 @@ class LossTable:
     advantages: TokenAdvantages
     train: str
     n_counted_tokens: int
+    n_counted_context: int
     length: int | None
     ratio_source: str | None
     kl: Mapping[str, float] | None
@@ -55,6 +57,7 @@ class LossTable:
             "losses": {name: _loss(name, value) for name, value in self.values.items()},
             "train": self.train,
             "n_counted_tokens": self.n_counted_tokens,
+            "n_counted_context": self.n_counted_context,
             "length": self.length,
             "ratio_source": self.ratio_source,
             "advantage_source": self.advantages.source,
@@ -108,6 +111,7 @@ def loss_table(
         advantages=advantage_facts(tokens),
         train=train,
         n_counted_tokens=int(inputs.loss_mask.sum()) + len(tokens.context_logprobs),
+        n_counted_context=len(tokens.context_logprobs),
         length=length,
         ratio_source=_ratio_source(inputs),
         kl=kl,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from trajkit.errors import NumericError, Place, UsageProblem
+from trajkit.errors import InputError, NumericError, Place, UsageProblem
 from trajkit.records import Floats, Step, Trajectory
 from trajkit.rl.counted import Counted, counted_tokens
 from trajkit.rl.losses import loss_names
@@ -89,11 +89,12 @@ def losses(  # noqa: PLR0913 - one argument an option of the command
     Raises:
         UsageProblem: U103 for an unknown loss or policy, for scores of other data, and for a policy
             that counts context where the scores have none; U107.
-        InputError: what `open_dataset` and `open_scores` raise.
+        InputError: T102 another tokenizer; what `open_dataset` and `open_scores` raise.
         NumericError: N105 when no action token has a log-prob.
     """
     names, policy = loss_names(losses), policy_named(train)
     dataset = data if isinstance(data, Dataset) else open_dataset(data)
+    check_told_by(dataset, tokenizer)
     table = open_scores(Path(scores), dataset)
     collector, counts, by_source = TokenCollector(), Counter[str](), Counter[str]()
     for trajectory in read_trajectories(dataset, only=only, limit=limit):
@@ -120,6 +121,18 @@ def losses(  # noqa: PLR0913 - one argument an option of the command
         model=table.metadata.get("model", {}),
         reference=table.metadata.get("reference"),
         table=loss_table(collector.finish(), names, train=policy.name, length=length),
+    )
+
+
+def check_told_by(dataset: Dataset, tokenizer: Tokenizer | None) -> None:
+    """Raise T102 when DATA name another tokenizer than the one that is to read their ids."""
+    if tokenizer is None or dataset.tokenizer_fingerprint in {None, tokenizer.fingerprint}:
+        return
+    name = dataset.metadata.get("tokenizer_name") or "another tokenizer"
+    raise InputError(
+        "T102",
+        f"the data were made with {name}, and --tokenizer is not that",
+        hint="with another tokenizer the ids spell other words: thoughts would count as answers",
     )
 
 

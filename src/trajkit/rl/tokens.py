@@ -1,7 +1,7 @@
 """The scored action tokens of a run as flat columns: all that losses and statistics need.
 
-About 40 bytes a token stay in memory, whatever the size of the data; everything else of a
-trajectory is let go once its numbers are taken.
+About 40 bytes a token and some hundred a step stay in memory, whatever the size of the data;
+everything else of a trajectory is let go once its numbers are taken.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trajkit.records import Floats, LogprobKind, Mask, Step, Trajectory
+from trajkit.formats.raw import other_settings
+from trajkit.records import Floats, LogprobKind, Mask, SegmentKind, Step, Trajectory
 from trajkit.rl.table import F64
 from trajkit.rl.values import gae_of_steps
+from trajkit.safe.json import strict_json
 
+KINDS = tuple(SegmentKind)
+"""By their numbers in a column."""
 GroupKind: TypeAlias = Literal["group_id", "first_prompt"]
 Group: TypeAlias = tuple[GroupKind, str]
 """What the trajectories of one group share: the name of it, and its value."""
 
 
+_NO_TOP_K = 1 << 30
+"""What SGLang writes where it keeps the whole vocabulary."""
 _NO_FLOATS: Floats = np.empty(0, dtype=np.float32)
 _Context: TypeAlias = tuple[Floats, NDArray[np.int32], NDArray[np.int32]]
 """Log-probs [C], the step that brought each token, and the step it answers."""
@@ -73,6 +79,7 @@ class ScoredTokens:
         entropy: [N] float32 nats of the checkpoint, NaN where it is not known.
         recorded_advantages, old_logprobs: [N] float32; `None` unless every token has one.
         loss_mask: [N] whether a loss counts the token.
+        kind: [N] int8 index into `KINDS`: what the record calls this part of the action.
         position: [N] int32 index in its action.
         step: [N] int32 index into the per-step columns.
         context_logprobs, context_step: [C] the same of context tokens that a loss counts.
@@ -93,6 +100,7 @@ class ScoredTokens:
     recorded_advantages: Floats | None
     old_logprobs: Floats | None
     loss_mask: Mask
+    kind: NDArray[np.int8]
     position: NDArray[np.int32]
     step: NDArray[np.int32]
     context_logprobs: Floats
@@ -143,6 +151,7 @@ _KINDS: dict[str, type[np.generic]] = {
     "advantages": np.float32,
     "old_logprobs": np.float32,
     "loss_mask": np.bool_,
+    "kind": np.int8,
     "position": np.int32,
     "step": np.int32,
 }
@@ -214,6 +223,7 @@ class TokenCollector:
             "advantages": _finite(_or_nan(step.advantages, len(logprobs))),
             "old_logprobs": _or_nan(step.old_logprobs, len(logprobs)),
             "loss_mask": sampled if scored.loss_mask is None else scored.loss_mask,
+            "kind": kinds_of(step),
             "position": np.arange(len(logprobs), dtype=np.int32),
             "step": np.full(len(logprobs), len(self._steps), dtype=np.int32),
         }
@@ -265,6 +275,7 @@ class TokenCollector:
             recorded_advantages=columns["advantages"] if whole["advantages"] else None,
             old_logprobs=columns["old_logprobs"] if whole["old_logprobs"] else None,
             loss_mask=columns["loss_mask"],
+            kind=columns["kind"],
             position=columns["position"],
             step=columns["step"],
             context_logprobs=np.concatenate(context[0]),
@@ -290,6 +301,15 @@ def sampled_ids(step: Step) -> Mask:
     if mask is None:
         return np.zeros(0, dtype=np.bool_)
     return mask[n_delta : n_delta + step.n_action_tokens]
+
+
+def kinds_of(step: Step) -> NDArray[np.int8]:
+    """Return [A] what each token of an action is, as the record's segments say; else text."""
+    n_delta = 0 if step.prompt_delta is None else len(step.prompt_delta)
+    kinds = np.full(n_delta + step.n_action_tokens, KINDS.index(SegmentKind.TEXT), dtype=np.int8)
+    for segment in step.segments or ():
+        kinds[segment.start : segment.end] = KINDS.index(segment.kind)
+    return kinds[n_delta:]
 
 
 def rows_of(trajectory: Trajectory) -> dict[int, int]:
@@ -329,8 +349,8 @@ def group_of(trajectory: Trajectory) -> Group | None:
 def not_comparable(step: Step) -> str | None:
     """Return why a step's recorded log-probs are not the model's own, `None` when they may be.
 
-    Raw log-probs are, whatever the sampling. Others carry the temperature, and top-p or top-k
-    leave a factor in them that no full softmax can reproduce.
+    Raw log-probs are, whatever the sampling. Others carry the temperature, and top-p, top-k or
+    what `extra_json` has under `sampling` leave in them what no full softmax can reproduce.
     """
     if step.logprob_kind is LogprobKind.RAW:
         return None
@@ -338,11 +358,22 @@ def not_comparable(step: Step) -> str | None:
         return f"temperature {step.temperature:g}"
     if step.top_p is not None and step.top_p < 1.0:
         return f"top_p {step.top_p:g}"
-    if step.top_k is not None and step.top_k > 0:
+    if step.top_k is not None and 0 < step.top_k < _NO_TOP_K:
         return f"top_k {step.top_k}"
+    for name, value in _other_settings(step).items():
+        return f"{name} {value:g}"
     if step.logprob_kind is LogprobKind.PROCESSED and step.temperature is None:
         return "processed, temperature unknown"
     return None
+
+
+def _other_settings(step: Step) -> dict[str, float]:
+    """Return the settings without a column that altered what a step was sampled from."""
+    if step.extra_json is None or '"sampling"' not in step.extra_json:
+        return {}
+    extra = strict_json(step.extra_json)
+    found = extra.get("sampling") if isinstance(extra, dict) else None
+    return other_settings(found) if isinstance(found, dict) else {}
 
 
 def _or_nan(column: Floats | None, n: int) -> Floats:

@@ -12,8 +12,8 @@ import numpy as np
 from trajkit.errors import ExitCode
 from trajkit.rl.losses import LossValue
 from trajkit.rl.report import LossTable, finite
-from trajkit.rl.tokens import ScoredTokens, TokenPlace
-from trajkit.scoring.mismatch import DtypeNoise, Gap, NoiseFloor, measure_gap
+from trajkit.rl.tokens import ScoredTokens
+from trajkit.scoring.mismatch import DtypeNoise, Mismatch, NoiseFloor
 
 SCHEMA = "trajkit.score/1"
 
@@ -53,33 +53,6 @@ class LogprobSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
-    """How far the checkpoint is from the recorded log-probs.
-
-    Attributes:
-        n_not_comparable: recorded log-probs left out, in all; `not_comparable`: by reason.
-        n_not_recorded: scored tokens without a recorded log-prob.
-    """
-
-    gap: Gap
-    worst: TokenPlace | None
-    n_not_comparable: int
-    not_comparable: Mapping[str, int]
-    n_not_recorded: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        names = ("n", "mean", "mean_abs", "p99_abs", "max_abs", "k3", "share_outside", "n_infinite")
-        return {
-            **{name: getattr(self.gap, name) for name in names},
-            "worst": None if self.worst is None else asdict(self.worst),
-            "n_not_recorded": self.n_not_recorded,
-            "n_not_comparable": self.n_not_comparable,
-            "not_comparable": dict(self.not_comparable),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """What was read and what became of it.
 
@@ -91,6 +64,8 @@ class Counts:
         n_neg_inf: scored tokens to which the checkpoint gives probability 0.
         n_nonfinite: trajectories whose logits are NaN or +inf.
         n_too_long: trajectories longer than the model's positions; neither is scored.
+        n_without_reference: scored ones for which the reference model has no numbers: too long for
+            it, or its logits are NaN or +inf.
         n_forwards: passes that scored; those at loading, which find the head, are in no count.
         n_recheck_forwards: passes that measured the noise floor.
         n_forwarded_tokens: ids the model read to score; `n_row_tokens` with one pass a sequence,
@@ -114,6 +89,7 @@ class Counts:
     n_neg_inf: int
     n_nonfinite: int
     n_too_long: int
+    n_without_reference: int
     n_ref_forwarded_tokens: int
 
 
@@ -212,8 +188,9 @@ class ScoreReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return 6 when logits were not finite or too long, 1 when a limit is exceeded, else 0."""
-        if self.counts.n_nonfinite or self.counts.n_too_long:
+        """Return 6 where a model has no numbers, 1 when a limit is exceeded, else 0."""
+        counts = self.counts
+        if counts.n_nonfinite or counts.n_too_long or counts.n_without_reference:
             return ExitCode.NUMERIC
         return ExitCode.FINDINGS if self.exceeded else ExitCode.CLEAN
 
@@ -275,23 +252,6 @@ def logprob_sums(tokens: ScoredTokens) -> LogprobSums:
         token_mean=total / len(logprobs),
         sequence_mean=float(means.mean()),
         trajectory_mean=total / len(means),
-    )
-
-
-def mismatch_of(tokens: ScoredTokens, not_comparable: Mapping[str, int]) -> Mismatch | None:
-    """Return how far the checkpoint is from the sampler, `None` when nothing was recorded."""
-    recorded = tokens.rollout_logprobs.astype(np.float64)
-    n_not_recorded = int(np.isnan(recorded).sum())
-    if n_not_recorded == len(recorded):
-        return None
-    recorded[~tokens.step_comparable[tokens.step]] = math.nan
-    gap = measure_gap(tokens.logprobs, recorded)
-    return Mismatch(
-        gap=gap,
-        worst=None if gap.worst is None else tokens.place(gap.worst),
-        n_not_comparable=sum(not_comparable.values()),
-        not_comparable=dict(not_comparable),
-        n_not_recorded=n_not_recorded,
     )
 
 

@@ -18,7 +18,7 @@ from trajkit.scoring.checks import model_facts
 from trajkit.scoring.forward.logprobs import too_long
 from trajkit.scoring.loading.model import LoadedModel
 from trajkit.scoring.meter import Meter
-from trajkit.scoring.mismatch import DtypeNoise, NoiseFloor
+from trajkit.scoring.mismatch import DtypeNoise, NoiseFloor, mismatch_of
 from trajkit.scoring.noise import RecheckDtype, measure_dtype_noise, measure_noise
 from trajkit.scoring.report import (
     Counts,
@@ -27,7 +27,6 @@ from trajkit.scoring.report import (
     ScoreReport,
     exceeded_limits,
     logprob_sums,
-    mismatch_of,
 )
 from trajkit.scoring.running.parts import Window
 from trajkit.scoring.scored import ScoredTrajectory, Status, StepScores, scores_table
@@ -141,6 +140,7 @@ class Run:
             n_scored_trajectories=Status.OK in statuses,
             n_nonfinite=Status.NONFINITE in statuses,
             n_too_long=Status.TOO_LONG in statuses,
+            n_without_reference=self._reference is not None and _lacks_reference(scored),
             n_not_sampled=sum(_is_not_sampled(row) for row in scored.steps),
             n_action_tokens=sum(int(sampled_ids(step).sum()) for step in trajectory.steps),
         )
@@ -255,9 +255,13 @@ class Run:
 
 _TOTALS = (
     "n_trajectories", "n_scored_trajectories", "n_nonfinite", "n_too_long", "n_action_tokens",
-    "n_not_sampled", "n_forwards", "n_forwarded_tokens", "n_row_tokens", "n_raw_tokens",
-    "n_ref_forwarded_tokens",
+    "n_not_sampled", "n_without_reference", "n_forwards", "n_forwarded_tokens", "n_row_tokens",
+    "n_raw_tokens", "n_ref_forwarded_tokens",
 )  # fmt: skip
+
+
+def _lacks_reference(scored: ScoredTrajectory) -> bool:
+    return any(row.status is Status.OK and row.ref_logprobs is None for row in scored.steps)
 
 
 def _is_not_sampled(row: StepScores) -> bool:

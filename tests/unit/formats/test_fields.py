@@ -11,6 +11,7 @@ import pytest
 
 from trajkit.errors import InputError, Place
 from trajkit.formats.fields import Fields, kind_of, take_sampling
+from trajkit.formats.raw import Sampling
 from trajkit.safe.ids import NumberList, array_of
 from trajkit.safe.json import Record, read_records
 
@@ -194,6 +195,82 @@ def test_sampling_numbers_are_what_float32_holds():
     sampling = take_sampling(fields(temperature=0.7, top_p=1, top_k=20, model="m"))
     assert sampling.temperature == float(np.float32(0.7))
     assert (sampling.top_p, sampling.top_k, sampling.model) == (1.0, 20, "m")
+
+
+def test_sampling_params_are_read_and_what_is_not_taken_stays_in_them():
+    nested = {"temperature": 0.5, "top_p": 0.75, "top_k": -1, "max_tokens": 9, "n": 1}
+    f = fields(sampling_params=nested, model="m", seed=7)
+    sampling = take_sampling(f)
+    assert (sampling.model, sampling.temperature) == ("m", 0.5)
+    assert (sampling.top_p, sampling.top_k) == (0.75, -1)
+    assert f.rest() == {"sampling_params": {"max_tokens": 9, "n": 1}, "seed": 7}
+    assert len(nested) == 5
+
+
+def test_sampling_params_that_are_all_taken_are_gone():
+    f = fields(sampling_params={"temperature": 0.5})
+    assert take_sampling(f).temperature == 0.5
+    assert f.rest() == {}
+
+
+def test_a_records_own_keys_win_over_its_sampling_params_which_are_kept():
+    f = fields(temperature=1, sampling_params={"temperature": 0.5, "top_p": 0.75})
+    sampling = take_sampling(f)
+    assert (sampling.temperature, sampling.top_p) == (1.0, 0.75)
+    assert f.rest() == {"sampling_params": {"temperature": 0.5}}
+
+
+def test_an_own_key_that_is_null_says_nothing():
+    f = fields(temperature=None, sampling_params={"temperature": 0.5})
+    assert take_sampling(f).temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    "value", ["SamplingParams(temperature=0.5)", [{"temperature": 0.5}], {}, 0.5, None]
+)
+def test_sampling_params_that_are_no_settings_stay_as_they_are(value):
+    f = fields(sampling_params=value)
+    assert take_sampling(f) == Sampling()
+    assert f.rest() == {"sampling_params": value}
+
+
+def test_a_nested_temperature_that_is_no_number_is_named_by_its_path():
+    with pytest.raises(InputError, match="I201") as caught:
+        take_sampling(fields(sampling_params={"temperature": "0.5"}))
+    assert caught.value.place is not None
+    assert caught.value.place.path == "$.turns[1].sampling_params.temperature"
+
+
+def test_settings_without_a_column_are_told_and_stay():
+    nested = {"min_p": 0.125, "frequency_penalty": 0.5, "presence_penalty": 0}
+    f = fields(repetition_penalty=1.0, min_p=0.0, sampling_params=nested)
+    sampling = take_sampling(f)
+    assert sampling.others == {
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0,
+    }
+    assert sampling.altering == {"frequency_penalty": 0.5}
+    assert f.rest() == {"repetition_penalty": 1.0, "min_p": 0.0, "sampling_params": nested}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"repetition_penalty": -0.5},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": [1.1, 1.2]},
+        {"min_p": True},
+        {"min_p": 2},
+        {"presence_penalty": 10**400},
+        {"frequency_penalty": "0.5"},
+    ],
+)
+def test_what_is_no_such_setting_is_not_told(told):
+    f = fields(**told)
+    assert take_sampling(f).others == {}
+    assert f.rest() == told
 
 
 def test_nobody_took_what_is_left():

@@ -57,6 +57,22 @@ def test_ids_that_the_server_returned_are_the_samplers(tmp_path):
     assert (first.finish_reason, second.end_reason) == ("tool_calls", EndReason.AGENT)
 
 
+def test_what_the_agent_asks_of_the_model_is_how_it_sampled():
+    run = answering()
+    asked: Any = {"temperature": 0.5, "drop_params": True, "presence_penalty": 1.5}
+    run["info"]["config"] = {"model": {"model_name": "m", "model_kwargs": asked}}
+    raw = read(run)
+    assert raw.sampling.temperature == 0.5
+    assert raw.sampling.altering == {"presence_penalty": 1.5}
+    assert raw.extra["info"]["config"]["model"]["model_kwargs"] == asked
+    assert read(run | {"temperature": 1.0}).sampling.temperature == 1.0
+    asked["temperature"] = "0.5"
+    with pytest.raises(InputError) as caught:
+        read(run)
+    assert caught.value.place is not None
+    assert caught.value.place.path == "$.info.config.model.model_kwargs.temperature"
+
+
 def test_the_exit_is_kept_and_is_no_message():
     raw = mini_swe_agent.FORMAT.read(IDS)
     assert raw.extra["exit"]["content"] == "patch"

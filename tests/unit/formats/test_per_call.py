@@ -167,6 +167,26 @@ def test_sampling_parameters_are_read_from_each_call():
     assert raw.steps[0].extra == {}
 
 
+def test_sampling_params_of_a_call_and_of_the_record_are_read():
+    raw = read(
+        {
+            "turns": [
+                turn(sampling_params={"temperature": 0.5, "stop": ["x"]}),
+                turn(sampling_params={"min_p": 0}),
+            ],
+            "sampling_params": {"temperature": 0.75, "top_p": 0.875, "min_p": 0.25},
+        }
+    )
+    first, second = (raw.sampling.overruled_by(call.sampling) for call in raw.steps)
+    assert (first.temperature, first.top_p, first.altering) == (0.5, 0.875, {"min_p": 0.25})
+    assert (second.temperature, second.top_p, second.altering) == (0.75, 0.875, {})
+    assert raw.extra == {"sampling_params": {"min_p": 0.25}}
+    assert [call.extra for call in raw.steps] == [
+        {"sampling_params": {"stop": ["x"]}},
+        {"sampling_params": {"min_p": 0}},
+    ]
+
+
 def test_messages_are_given_to_a_template_as_it_takes_them():
     said = {"role": "assistant", "content": [{"type": "text", "value": "b"}]}
     raw = read({"turns": [turn()], "messages": [said], "tools": "none"})

@@ -69,6 +69,16 @@ def test_what_the_sample_says_of_the_whole_row_is_mapped_or_kept():
     }
 
 
+def test_what_the_response_does_not_say_of_its_sampling_is_as_it_was_asked_for():
+    asked = {"input": "task", "model": "policy", "temperature": 0.5, "top_p": 0.75, "min_p": 0.125}
+    response: Any = {"output": [], "temperature": None, "top_p": 1.0}
+    raw = read(responses_create_params=asked, response=response)
+    assert (raw.sampling.temperature, raw.sampling.top_p, raw.sampling.model) == (0.5, 1.0, None)
+    assert raw.sampling.altering == {"min_p": 0.125}
+    kept = {key: value for key, value in asked.items() if key != "input"}
+    assert raw.extra == {"responses_create_params": kept, "response": {}}
+
+
 def test_parallel_calls_are_one_step_and_their_results_keep_their_names():
     raw = responses.FORMAT.read(records_of(GOOD / "no_ids.jsonl")[0])
     first, second = raw.steps

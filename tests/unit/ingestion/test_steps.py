@@ -266,6 +266,18 @@ def test_what_a_call_says_of_its_sampling_overrules_the_record():
     assert (second.model, second.temperature) == ("m", 1.0)
 
 
+def test_settings_without_a_column_stand_at_each_step_whose_logprobs_they_alter():
+    logprobs = np.array([-0.5], dtype=np.float32)
+    steps = steps_of(
+        call([1], [5], logprobs=logprobs, extra={"min_p": 0.125}),
+        call([1, 5], [6], logprobs=logprobs, sampling=Sampling(others={"min_p": 0.0})),
+        call([1, 5, 6], [7]),
+        sampling=Sampling(others={"min_p": 0.125, "presence_penalty": 0.0}),
+    )
+    extras = [None if step.extra_json is None else json.loads(step.extra_json) for step in steps]
+    assert extras == [{"call": {"min_p": 0.125}, "sampling": {"min_p": 0.125}}, None, None]
+
+
 @pytest.mark.parametrize("finish_reason", ["abort", "content_filter", "error"])
 def test_an_unknown_finish_reason_does_not_tell_whether_the_action_was_cut(finish_reason):
     (step,) = steps_of(call([1], [5], finish_reason=finish_reason))

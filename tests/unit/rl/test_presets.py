@@ -50,6 +50,7 @@ def tokens(*, wild: bool) -> ScoredTokens:
         context_answers=np.array([0, 0, 0, 2, 2, 4, 4, 4, 4], dtype=np.int32),
         recorded_advantages=None,
         loss_mask=np.ones(n, dtype=np.bool_),
+        kind=np.zeros(n, dtype=np.int8),
         position=np.zeros(n, dtype=np.int32),
         step=np.repeat(np.arange(len(LENGTHS)), LENGTHS).astype(np.int32),
         step_trajectory=np.array(OWNERS, dtype=np.int64),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from tests.loss_builders import Row, data_at, scores_at
 from trajkit.errors import NumericError, TrajkitError
 from trajkit.records import Segment, SegmentKind, Trajectory
 from trajkit.rl.presets import LOSSES
-from trajkit.rl.run import losses
+from trajkit.rl.run import check_told_by, losses
+from trajkit.store.read import Dataset, open_dataset
 
 CALLS = [([1], [5, 6]), ([1, 5, 6, 2], [7])]
 ROLLOUT = [[-0.5, -0.25], [-2.0]]
@@ -136,6 +138,7 @@ def test_context_in_the_scores_is_counted_by_likelihoods_alone(tmp_path: Path) -
     table = losses(data, scores, train="all", losses=["nll", "reinforce"]).table
     assert table.values["nll"].numerator == pytest.approx(1.0 + 0.5 + 2.0 + 3.0)
     assert table.values["nll"].denominator == table.n_counted_tokens == 4
+    assert table.n_counted_context == 1
     assert table.values["reinforce"].n_tokens == 3
     damaged = scores_at(tmp_path / "x.parquet", data, ROWS[:2], context=[[None], [-3.0, -1.0]])
     with pytest.raises(TrajkitError) as caught:
@@ -181,3 +184,18 @@ def test_an_infinite_recorded_advantage_is_none(tmp_path: Path) -> None:
     data = data_at(tmp_path / "d.parquet", [odd, one("b", 0.0)])
     table = losses(data, scores_at(tmp_path / "s.parquet", data, ROWS[:4])).table
     assert (table.advantages.source, table.advantages.n_recorded_ignored) == ("group_id", 2)
+
+
+def test_thoughts_are_not_told_by_another_tokenizer(tmp_path: Path) -> None:
+    own = tiny_tokenizer()
+    dataset = open_dataset(data_at(tmp_path / "d.parquet", [one("a", 1.0)]))
+    check_told_by(dataset, own)  # the data name none
+
+    def named(fingerprint: str) -> Dataset:
+        return replace(dataset, metadata={**dataset.metadata, "tokenizer_fingerprint": fingerprint})
+
+    check_told_by(named(own.fingerprint), own)
+    check_told_by(named("0" * 64), None)
+    with pytest.raises(TrajkitError) as caught:
+        losses(named("0" * 64), tmp_path / "s.parquet", tokenizer=own)
+    assert caught.value.code == "T102"

@@ -126,6 +126,21 @@ def test_recorded_advantages_are_counted_also_where_not_all_have_one() -> None:
         ({"temperature": 1.0, "logprob_kind": LogprobKind.PROCESSED}, None),
         ({"logprob_kind": LogprobKind.PROCESSED}, "processed, temperature unknown"),
         ({"logprob_kind": LogprobKind.UNKNOWN}, None),
+        ({"temperature": 1.0, "top_k": 1 << 30}, None),
+        ({"extra_json": '{"sampling":{"min_p":0.05}}'}, "min_p 0.05"),
+        ({"extra_json": '{"sampling":{"repetition_penalty":1.1}}', "top_p": 0.9}, "top_p 0.9"),
+        (
+            {
+                "extra_json": '{"sampling":{"presence_penalty":0.5}}',
+                "logprob_kind": LogprobKind.PROCESSED,
+            },
+            "presence_penalty 0.5",
+        ),
+        ({"extra_json": '{"sampling":{"min_p":0.05}}', "logprob_kind": LogprobKind.RAW}, None),
+        ({"extra_json": '{"call":{"sampling":{"min_p":0.05}}}'}, None),
+        ({"extra_json": '{"sampling":{"\\u001b[2J":1,"min_p":"0.05"}}'}, None),
+        ({"extra_json": '{"sampling":[0.05]}'}, None),
+        ({"extra_json": '{"sampling":'}, None),
     ],
 )
 def test_which_recorded_logprobs_are_the_models_own(

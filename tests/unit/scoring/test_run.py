@@ -1,6 +1,7 @@
 import gc
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from trajkit.records import ActionSource, LogprobKind, Segment, SegmentKind, Ste
 from trajkit.rl.presets import LOSSES
 from trajkit.scoring.forward import head as head_module
 from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.mismatch import FIGURES
 from trajkit.scoring.report import ScoreReport
 from trajkit.scoring.run import score
 from trajkit.store.read import open_dataset
@@ -146,9 +148,12 @@ def test_the_worst_token_is_named(llama: LoadedModel, tmp_path: Path) -> None:
     report = score(write_data(tmp_path / "d.parquet", trajectories), llama)
     assert report.mismatch is not None
     assert report.mismatch.gap.max_abs == pytest.approx(3.0, abs=1e-4)
-    worst = report.mismatch.worst
-    assert worst is not None
-    assert (worst.trajectory_id, worst.step_index, worst.action_position) == ("b", 1, 2)
+    worst = report.mismatch.worst[0]
+    assert asdict(worst.place) == {"trajectory_id": "b", "step_index": 1, "action_position": 2}
+    assert worst.rollout_logprob == moved[2]
+    assert worst.logprob == pytest.approx(moved[2] + 3.0, abs=1e-4)
+    assert list(report.mismatch.by_step) == [(0, 0), (1, 1)]
+    assert list(report.mismatch.by_kind) == ["text"]
     assert report.mismatch.n_not_recorded == 3
 
 
@@ -628,7 +633,7 @@ def test_the_report_is_json_with_the_promised_keys(llama: LoadedModel, data: Pat
     assert promised <= set(found)
     assert {"sum", "token_mean", "sequence_mean"} <= set(found["logprob"])
     assert {"value", "numerator", "denominator"} <= set(found["losses"]["grpo"])
-    mismatch = {"n", "mean", "mean_abs", "p99_abs", "max_abs", "k3", "share_outside", "worst"}
+    mismatch = {"n", *FIGURES, "worst", "by_step", "by_kind", "aliases"}
     assert mismatch <= set(found["mismatch"])
     assert {"n", "mean_abs", "p99_abs", "max_abs", "k3"} == set(found["noise_floor"])
     assert found["group_sizes"] == {"min": 1, "max": 2}
@@ -657,6 +662,11 @@ def test_data_of_another_tokenizer_are_refused(llama: LoadedModel, tmp_path: Pat
     problem = problem_of(foreign, folder, device="cpu")
     assert isinstance(problem, InputError)
     assert problem.code == "T102"
+    told_by = load_tokenizer(tmp_path / "other")
+    problem = problem_of(same, folder, device="cpu", tokenizer=told_by)
+    assert isinstance(problem, InputError)
+    assert problem.code == "T102"
+    assert "--tokenizer" in problem.message
     unknown = write_data(tmp_path / "unknown.parquet", three(llama))
     assert not score(unknown, folder, device="cpu").tokenizer_checked
 
@@ -728,7 +738,8 @@ def test_what_a_reference_model_cannot_read_is_null(
 ) -> None:
     short = load_model(tiny_llama(tmp_path / "short", max_position_embeddings=6), device="cpu")
     report = score(data, llama, ref_model=short, out=tmp_path / "s.parquet")
-    assert report.exit_code is ExitCode.CLEAN
+    assert report.counts.n_without_reference == 2
+    assert report.exit_code is ExitCode.NUMERIC
     rows = read_scores(tmp_path / "s.parquet")
     assert [row["ref_logprobs"] is None for row in rows] == [True, True, True, True, False]
     assert all(row["exact_kl"] is None for row in rows)  # they cannot read the same passes
