@@ -6,7 +6,6 @@ segments. Each function returns figures by name, and raises `Wrong` where one is
 
 from __future__ import annotations
 
-import inspect
 import statistics
 import time
 from collections.abc import Callable
@@ -21,20 +20,28 @@ from bench.score_work import Data
 from trajkit.scoring.forward import attention
 from trajkit.scoring.forward.attention import layout_of, tree_attention
 from trajkit.scoring.forward.judging import judge, judge_plainly, kernel_agrees
-from trajkit.scoring.forward.kernels import Scoring
+from trajkit.scoring.forward.kernels import Scoring, Segments, Varlen, varlen_of
 from trajkit.scoring.planning.forecast import grouped
 from trajkit.scoring.planning.pack import Run, pack_trees, pass_of
 from trajkit.scoring.planning.plan import plan_tree
 
 Figures: TypeAlias = dict[str, Any]
-Segments: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-Varlen: TypeAlias = Callable[..., Segments]
+Sizes: TypeAlias = tuple[tuple[int, int], ...]
+"""For each segment, the rows that ask and those that are seen, never fewer."""
 
 _HALF, _FULL = 1e-2, 1e-5
 """How far attention may be off, relative to the whole, from half precision and from float32."""
-_SEGMENTS = ((5, 9), (64, 64), (200, 333), (1, 77))
-"""Rows that ask and rows that are seen, never fewer."""
-_HEADS = ((14, 2, 64), (16, 8, 128), (4, 4, 32))
+_SEGMENTS: dict[str, Sizes] = {
+    "blocks": ((5, 9), (64, 64), (200, 333), (1, 77)),
+    "single rows": ((1, 77), (1, 1), (1, 200)),
+}
+_HEADS = (
+    *((14, 2, 64, 64), (16, 8, 128, 128), (4, 4, 32, 32)),
+    *((4, 2, 72, 72), (4, 2, 80, 80), (4, 2, 256, 256), (4, 4, 192, 128), (4, 2, 24, 64)),
+)
+"""Heads of queries, heads of keys and values, size of a key, size of a value."""
+_NEAR = {"all": (-1, -1), "causal": (-1, 0), "window": (6, 0)}
+_WINDOWS = (None, 7, 100)
 _TREE = ((-1, 37), (0, 12), (1, 1), (1, 64), (3, 5), (0, 130), (-1, 20), (6, 3), (6, 3))
 """Runs in depth-first order: the run each goes on from, and its length."""
 
@@ -81,64 +88,58 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def torch_varlen(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    ends: tuple[torch.Tensor, torch.Tensor],
-    most: tuple[int, int],
-    *,
-    is_causal: bool,
-) -> Segments:
-    """Return attention [T, H, D] and the log of its sums, by torch's kernel for segments."""
-    from torch.nn.attention.varlen import AuxRequest, varlen_attn
+def varlen(device: torch.device, attend: Varlen | None = None) -> Figures:
+    """Check attention over segments by what trajkit takes on this device; return the worst.
 
-    heads: dict[str, Any] = {}
-    if "enable_gqa" in inspect.signature(varlen_attn).parameters:  # torch 2.11 always takes them
-        heads = {"enable_gqa": True}
-    window = (-1, 0) if is_causal else (-1, -1)
-    aux: Any = AuxRequest(lse=True)
-    found: Any = varlen_attn(
-        query, key, value, *ends, *most, return_aux=aux, window_size=window, **heads
-    )
-    return found[0], found[1]
-
-
-def varlen(device: torch.device, attend: Varlen = torch_varlen) -> Figures:
-    """Check attention over segments: causal from the bottom right, fewer heads of keys, its sums.
+    From the bottom right: causal, within a window, and all; fewer heads of keys, values of another
+    size, and segments of which every one asks about a single row.
 
     Raises:
-        Wrong: against softmax in float64, or sums that are not [H, T].
+        Wrong: against softmax in float64, sums that are not [H, Q], or nothing that is taken.
     """
-    n_q, n_k = np.array(_SEGMENTS).T
-    ends = tuple(
-        torch.tensor([0, *np.cumsum(n)], dtype=torch.int32, device=device) for n in (n_q, n_k)
-    )
-    most = int(n_q.max()), int(n_k.max())
-    figures: Figures = {}
-    for n_heads, n_groups, size in _HEADS:
-        query = _random(device, int(n_q.sum()), n_heads, size)
-        key, value = (_random(device, int(n_k.sum()), n_groups, size) for _ in range(2))
-        for is_causal in (True, False):
-            name = f"{n_heads}/{n_groups}/{size}{' causal' if is_causal else ''}"
-            out, lse = attend(query, key, value, ends, most, is_causal=is_causal)
-            if lse.shape != (n_heads, len(query)):
-                raise Wrong(f"{name}: sums are {list(lse.shape)}, not [heads, rows]")
-            sees = _segments_see(is_causal=is_causal).to(device)
-            wanted, wanted_lse = _dense(query, key, value, sees)
-            figures[name] = {"out": _off(out, wanted), "lse": _most_off(lse, wanted_lse)}
-            if not (figures[name]["out"] <= _HALF and figures[name]["lse"] <= _HALF):
-                raise Wrong(f"{name}: {figures[name]}")
-    return figures
+    off, lse_off, n_checked = 0.0, 0.0, 0
+    for rows, sizes in _SEGMENTS.items():
+        segments = _segments(sizes, device)
+        for n_heads, n_groups, size, value_size in _HEADS:
+            query, key, value = _parts(
+                segments.asking_starts[-1], segments.seen_starts[-1],
+                (n_heads, n_groups, size, value_size), device, torch.bfloat16,
+            )  # fmt: skip
+            for reach, near in _NEAR.items():
+                name = f"{n_heads}/{n_groups}/{size}/{value_size} {reach}, {rows}"
+                given = query, key, value, segments
+                out, lse = _taken(attend, query, value)(*given, near=near, scale=size**-0.5)
+                if lse.shape != (n_heads, len(query)):
+                    raise Wrong(f"{name}: sums are {list(lse.shape)}, not [heads, rows]")
+                wanted, wanted_lse = _dense(query, key, value, _sees(sizes, near).to(device))
+                found = _off(out.transpose(0, 1), wanted), _most_off(lse, wanted_lse)
+                if not (found[0] <= _HALF and found[1] <= _HALF):
+                    raise Wrong(f"{name}: out {found[0]:.1e}, lse {found[1]:.1e}")
+                off, lse_off = max(off, found[0]), max(lse_off, found[1])
+                n_checked += 1
+    return {"checked": n_checked, "out": off, "lse": lse_off}
 
 
-def varlen_nothing(device: torch.device, attend: Varlen = torch_varlen) -> Figures:
-    """Return what the sums of a segment are that sees nothing: a merge must take it for -inf."""
-    query = _random(device, 3, 4, 64)
-    nothing = query[:0]
-    ends = tuple(torch.tensor([0, n], dtype=torch.int32, device=device) for n in (3, 0))
-    out, lse = attend(query, nothing, nothing, ends, (3, 0), is_causal=False)
-    return {"lse": str(float(lse.flatten()[0])), "largest of out": str(float(out.abs().max()))}
+def varlen_nothing(device: torch.device, attend: Varlen | None = None) -> Figures:
+    """Check that rows which see nothing weigh nothing in a merge: their sums are -inf.
+
+    Raises:
+        Wrong: they are anything else.
+    """
+    query, key, value = _parts(3, 0, (4, 4, 64, 64), device, torch.bfloat16)
+    given = query, key, value, _segments(((3, 0),), device)
+    out, lse = _taken(attend, query, value)(*given, near=(-1, -1), scale=0.125)
+    if not bool(lse.isneginf().all()):
+        raise Wrong(f"the sums are {float(lse.flatten()[0])}")
+    return {"largest of out": str(float(out.abs().max()))}
+
+
+def _taken(attend: Varlen | None, query: torch.Tensor, value: torch.Tensor) -> Varlen:
+    """Return what attends to segments: that given, else what trajkit takes for such tensors."""
+    found = attend or varlen_of(query.transpose(0, 1), value.transpose(0, 1))
+    if found is None:
+        raise Wrong("trajkit takes nothing for many segments on this device")
+    return found
 
 
 def tree(device: torch.device, dtype: torch.dtype) -> Figures:
@@ -149,16 +150,20 @@ def tree(device: torch.device, dtype: torch.dtype) -> Figures:
     """
     runs, positions, sees = _tree()
     layout = layout_of(runs, positions, device)
+    far = torch.from_numpy(positions[:, None] - positions[None])
     figures: Figures = {}
-    for n_heads, n_groups, size in _HEADS:
-        query = _random(device, len(positions), n_heads, size, dtype)
-        key, value = (_random(device, len(positions), n_groups, size, dtype) for _ in range(2))
+    for heads in _HEADS:
+        n_rows, scale = len(positions), heads[2] ** -0.5
+        query, key, value = _parts(n_rows, n_rows, heads, device, dtype)
         turned = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
-        out = tree_attention(*turned, layout, Scoring(scale=size**-0.5))
-        wanted, _ = _dense(query, key, value, sees.to(device))
-        off = figures[f"{n_heads}/{n_groups}/{size}"] = _off(out.transpose(0, 1), wanted)
-        if not off <= (_FULL if dtype is torch.float32 else _HALF):
-            raise Wrong(f"{n_heads}/{n_groups}/{size} is off by {off:.1e}")
+        for window in _WINDOWS:
+            name = "/".join(map(str, heads)) + (f" window {window}" if window else "")
+            out = tree_attention(*turned, layout, Scoring(scale=scale, window=window))
+            seen = sees if window is None else sees & (far < window)
+            wanted, _ = _dense(query, key, value, seen.to(device))
+            off = figures[name] = _off(out.transpose(0, 1), wanted)
+            if not off <= (_FULL if dtype is torch.float32 else _HALF):
+                raise Wrong(f"{name} is off by {off:.1e}")
     return figures
 
 
@@ -219,14 +224,22 @@ def judging_kernel(device: torch.device) -> Figures:
     return {"agrees": True}
 
 
-def _random(
+def _parts(
+    n_asking: int | torch.Tensor,
+    n_seen: int | torch.Tensor,
+    heads: tuple[int, int, int, int],
     device: torch.device,
-    n_rows: int,
-    n_heads: int,
-    size: int,
-    dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
-    return torch.randn((n_rows, n_heads, size), device=device).to(dtype)
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return random queries [Q, H, D], keys [K, G, D] and values [K, G, their size]."""
+    n_heads, n_groups, size, value_size = heads
+    shapes = (
+        (int(n_asking), n_heads, size),
+        (int(n_seen), n_groups, size),
+        (int(n_seen), n_groups, value_size),
+    )
+    query, key, value = (torch.randn(shape, device=device).to(dtype) for shape in shapes)
+    return query, key, value
 
 
 def _head(
@@ -238,12 +251,30 @@ def _head(
     return states.bfloat16(), weight.bfloat16()
 
 
-def _segments_see(*, is_causal: bool) -> torch.Tensor:
-    """Return which rows of all segments see which: the last sees all of its own segment."""
+def _segments(sizes: Sizes, device: torch.device) -> Segments:
+    """Return segments of rows that ask and rows that are seen, one behind the other."""
+    n_q, n_k = (np.array(n) for n in zip(*sizes, strict=True))
+    starts = (
+        torch.tensor([0, *np.cumsum(n)], dtype=torch.int32, device=device) for n in (n_q, n_k)
+    )
+    asking_starts, seen_starts = starts
+    return Segments(
+        asking=slice(0, int(n_q.sum())),
+        seen=slice(0, int(n_k.sum())),
+        asking_starts=asking_starts,
+        seen_starts=seen_starts,
+        most_asking=int(n_q.max()),
+        most_seen=int(n_k.max()),
+    )
+
+
+def _sees(sizes: Sizes, near: tuple[int, int]) -> torch.Tensor:
+    """Return which rows of all segments see which: the last stands at its segment's last key."""
     blocks = []
-    for n_q, n_k in _SEGMENTS:
-        rows, columns = torch.arange(n_q)[:, None], torch.arange(n_k)[None]
-        blocks.append((columns <= rows + n_k - n_q) | (not is_causal))
+    for n_q, n_k in sizes:
+        ahead = torch.arange(n_k)[None] - (torch.arange(n_q)[:, None] + n_k - n_q)
+        before, behind = (n_k if n < 0 else n for n in near)
+        blocks.append((ahead >= -before) & (ahead <= behind))
     put: Any = torch.block_diag
     sees: torch.Tensor = put(*blocks)
     return sees.bool()
@@ -275,7 +306,7 @@ def _tree() -> tuple[tuple[Run, ...], np.ndarray[Any, np.dtype[np.int64]], torch
 
 def _dense(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sees: torch.Tensor
-) -> Segments:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return attention [Q, H, D] and the log of its sums [H, Q], in float64."""
     n_each = query.shape[1] // key.shape[1]
     key, value = (part.double().repeat_interleave(n_each, dim=1) for part in (key, value))
@@ -301,10 +332,9 @@ def tree_rate(model: Any, data: Data) -> Figures:
     reading = pass_of(plan, pack)
     layout = layout_of(reading.runs, reading.depth, model.device)
     n_rows, n_groups = len(reading.token_ids), int(model.config.num_key_value_heads)
-    query, key, value = (
-        _random(model.device, n_rows, n, size, model.dtype).transpose(0, 1)
-        for n in (n_heads, n_groups, n_groups)
-    )
+    heads = n_heads, n_groups, size, size
+    parts = _parts(n_rows, n_rows, heads, model.device, model.dtype)
+    query, key, value = (part.transpose(0, 1) for part in parts)
     scoring = Scoring(scale=size**-0.5)
 
     def attend() -> torch.Tensor:

@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -85,12 +86,14 @@ class Bench:
         else:
             try:
                 told["figures"] = run()
+                settle(self.device)  # what failed on the device shows here, if not before
             except Exception as problem:  # noqa: BLE001 - a part that fails must not end the others
                 why = " ".join(str(problem).split())
                 told |= {"state": "failed", "why": f"{type(problem).__name__}: {why}"}
         self._add(told, start)
         if self.device.type == "cuda":
-            free_memory(self.device)
+            with suppress(RuntimeError):  # of a device that is lost: each part that follows says so
+                free_memory(self.device)
         figures: Figures = told["figures"]
         return figures
 

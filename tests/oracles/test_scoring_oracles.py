@@ -73,9 +73,9 @@ EVERYTHING = 10**9
 
 ELSEWHERE = {
     12: ("tests/unit/rl/test_losses.py", "smaller_of_the_free_and_the_clipped"),
-    13: ("tests/unit/scoring/test_parts.py", "killed_run_goes_on"),
-    14: ("tests/unit/scoring/test_parts.py", "make_the_same_table"),
-    15: ("tests/unit/scoring/test_sharing.py", "each_architecture_is_exact"),
+    13: ("tests/unit/scoring/running/test_parts.py", "killed_run_goes_on"),
+    14: ("tests/unit/scoring/running/test_parts.py", "make_the_same_table"),
+    15: ("tests/unit/scoring/forward/test_sharing.py", "each_architecture_is_exact"),
 }
 """Tests of other files that tell an oracle, or a part of it: the file, and what it is called by."""
 

@@ -1,6 +1,6 @@
 """The scored action tokens of a run as flat columns: all that losses and statistics need.
 
-About 40 bytes a token and some hundred a step stay in memory, whatever the size of the data;
+About 40 bytes a token and a thousand a step stay in memory, whatever else the data hold;
 everything else of a trajectory is let go once its numbers are taken.
 """
 

@@ -75,7 +75,8 @@ def check_job(job: Job, target: Path | None) -> None:
     if job.size > 1 and target is None:
         raise UsageProblem(
             "U103",
-            f"{job.size} processes put their shares together beside the output, and there is none",
+            f"{job.size} processes put their shares together beside the output, and there is none"
+            + (f" (a launcher set {job.said})" if job.said else ""),
             hint="give one that all of them can write to with -o scores.parquet",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -12,6 +13,8 @@ _STATUS = Path("/proc/self/status")
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _KB = 1024
+_FULL = ("out of memory", "ALLOC_FAILED")
+"""What libraries of a GPU say when its memory is full, where torch's allocator does not."""
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -23,6 +26,19 @@ def free_bytes(device: torch.device) -> int | None:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + int(kept)
     return min(_left_on_host(), default=None)
+
+
+@contextmanager
+def memory_full_told() -> Iterator[None]:
+    """Raise each error that means a full GPU as `torch.OutOfMemoryError`, whoever raised it."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as problem:
+        if any(words in str(problem) for words in _FULL):
+            raise torch.OutOfMemoryError(str(problem)) from problem
+        raise
 
 
 def forget_peak(device: torch.device) -> None:

@@ -10,6 +10,7 @@ from trajkit import __version__
 from trajkit.errors import UsageProblem
 from trajkit.rl.losses import loss_names
 from trajkit.rl.report import loss_table
+from trajkit.rl.run import check_told_by
 from trajkit.safe.files import publish
 from trajkit.scoring.checks import (
     check_job,
@@ -35,7 +36,7 @@ from trajkit.store.read import Dataset, open_dataset
 from trajkit.store.schema import SCORES_SCHEMA, SCORES_SCHEMA_NAME
 from trajkit.store.write import ParquetSink
 from trajkit.tokenizer import Tokenizer, load_tokenizer
-from trajkit.training import policy_named
+from trajkit.training import TrainPolicy, policy_named
 
 
 def score(  # noqa: PLR0913 - one argument an option of the command
@@ -129,8 +130,7 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         is_checked = check_tokenizer(dataset, _folder(model))
         if ref_model is not None:
             check_tokenizer(dataset, _folder(ref_model))
-        if tokenizer is None and policy.needs_kinds:
-            tokenizer = _own_tokenizer(_folder(model))
+        tokenizer = _teller(dataset, tokenizer, policy, _folder(model))
         take_gpu(job)
         loaded = _loaded(model, device, dtype, adapter, team)
         reference = None if ref_model is None else _loaded(ref_model, device, dtype, None, team)
@@ -168,8 +168,8 @@ def score(  # noqa: PLR0913 - one argument an option of the command
         )
         if sink is not None:
             run.close({**told, "options": options})
-    if parts is not None:
-        parts.leave(is_done=job.is_first)
+    if parts is not None and job.is_first:
+        parts.remove()
     return report
 
 
@@ -195,5 +195,11 @@ def _loaded(
     return load_model(model, device=device, dtype=dtype, adapter=adapter, team=team)
 
 
-def _own_tokenizer(folder: Path) -> Tokenizer | None:
+def _teller(
+    dataset: Dataset, tokenizer: Tokenizer | None, policy: TrainPolicy, folder: Path
+) -> Tokenizer | None:
+    """Return what tells thoughts from answers: the one given, else the checkpoint's if needed."""
+    check_told_by(dataset, tokenizer)
+    if tokenizer is not None or not policy.needs_kinds:
+        return tokenizer
     return load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None

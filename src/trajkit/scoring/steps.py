@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from trajkit.scoring.forward.logprobs import (
     has_ids,
     memory_full,
     pass_scores,
+    rows_at_once,
 )
 from trajkit.scoring.loading.model import LoadedModel
 from trajkit.scoring.memory import free_bytes
@@ -162,7 +163,7 @@ def _score_alike(
     fitting = list(compress(asked, is_short))
     plan = _plan(loaded, fitting, list(compress(trajectories, is_short)))
     _check_context(loaded, plan)
-    budget = tokens_per_batch or default_budget(loaded)
+    budget = tokens_per_batch or default_budget(loaded, reference)
     packs = pack_rows(plan) if loaded.why_unshared else pack_trees(plan, budget)
     table = _score(loaded, plan, packs, told, reference)
     wanted = {one.step: one for one in plan.wanted}
@@ -195,21 +196,31 @@ _CUDA_TOKENS = 2**11, 2**17
 _CUDA_SHARE = 0.8
 
 
-def default_budget(loaded: LoadedModel) -> int:
+def default_budget(loaded: LoadedModel, reference: LoadedModel | None = None) -> int:
     """Return how many ids one pass may read: a constant on the CPU, what free memory holds on CUDA.
 
-    A layer's widest moment holds about 6 hidden, 3 intermediate and 2 (query + 2 key) values a
-    token; twice that leaves room for what the allocator keeps.
+    Where a reference reads the same passes, the wider of the two models counts.
     """
     if loaded.device.type != "cuda":
         return _CPU_TOKENS
-    config = loaded.model.config.get_text_config()
-    hidden = int(config.hidden_size)
-    wide = int(getattr(config, "intermediate_size", None) or 4 * hidden)
-    n_bytes = 2 * loaded.model.dtype.itemsize * (6 * hidden + 3 * wide + 6 * hidden)
+    n_bytes = max(_token_bytes(one.model) for one in (loaded, reference) if one is not None)
     team = loaded.team
     free = free_bytes(loaded.device) if team is None else team.free_memory()
     return int(min(max(_CUDA_SHARE * (free or 0) / n_bytes, _CUDA_TOKENS[0]), _CUDA_TOKENS[1]))
+
+
+def _token_bytes(model: Any) -> int:
+    """Return what a token takes in a layer's widest moment, about.
+
+    That is 6 hidden, 3 intermediate and 2 (query + 2 key) values, keys with as many heads as
+    queries; twice that leaves room for what the allocator keeps.
+    """
+    config = model.config.get_text_config()
+    hidden = int(config.hidden_size)
+    wide = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+    heads, size = (getattr(config, name, None) for name in ("num_attention_heads", "head_dim"))
+    query = heads * size if isinstance(heads, int) and isinstance(size, int) else hidden
+    return 2 * int(model.dtype.itemsize) * (6 * hidden + 3 * wide + 6 * max(hidden, query))
 
 
 def _plan(loaded: LoadedModel, asked: Sequence[_Asked], recorded: Sequence[Trajectory]) -> Plan:
@@ -277,13 +288,19 @@ def _score(
 def _tried(
     loaded: LoadedModel, reading: Pass, targets: Rows, reference: LoadedModel | None
 ) -> TokenScores | None:
-    """Return the scores of a pass, `None` when it does not fit in memory."""
-    try:
-        return pass_scores(loaded, reading, targets, reference=reference)
-    except torch.OutOfMemoryError as problem:
-        if loaded.team is not None:
-            raise no_room(len(reading.token_ids)) from problem
-    torch.cuda.empty_cache()
+    """Return the scores of a pass, `None` when it does not fit in memory.
+
+    Before a pass is given up its logits are made a quarter as many at a time, where they are many.
+    """
+    n_rows = rows_at_once(loaded, reference)
+    few = max(1, n_rows // 4)
+    for n_at_once in (n_rows, few) if len(targets) > few else (n_rows,):
+        try:
+            return pass_scores(loaded, reading, targets, reference=reference, chunk_rows=n_at_once)
+        except torch.OutOfMemoryError as problem:
+            if loaded.team is not None:
+                raise no_room(len(reading.token_ids)) from problem
+        torch.cuda.empty_cache()
     return None
 
 

@@ -50,6 +50,33 @@ def test_a_live_module_gives_what_plain_transformers_gives(module):
     assert_close(numbers(score_batch(TRAJECTORIES, module)), wanted, 1e-5)
 
 
+def test_autocast_around_the_call_changes_nothing(module, other):
+    wanted = score_batch(TRAJECTORIES, module, reference=other)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = score_batch(TRAJECTORIES, module, reference=other)
+        again = score_batch(TRAJECTORIES, loaded_from_module(module))
+        assert torch.is_autocast_enabled("cpu")
+    for name in ("logprobs", "entropy", "ref_logprobs", "exact_kl"):
+        np.testing.assert_array_equal(columns(found, name), columns(wanted, name))
+    np.testing.assert_array_equal(numbers(again), numbers(wanted))
+
+
+def test_products_are_in_whole_float32_and_the_callers_settings_come_back(module):
+    wanted = numbers(score_batch(TRAJECTORIES, module))
+    seen = []
+    watch = module.lm_head.register_forward_hook(
+        lambda *_: seen.append(torch.get_float32_matmul_precision())
+    )
+    torch.set_float32_matmul_precision("medium")
+    try:
+        np.testing.assert_array_equal(numbers(score_batch(TRAJECTORIES, module)), wanted)
+        assert set(seen) == {"highest"}
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        watch.remove()
+
+
 def test_a_loaded_checkpoint_gives_the_same(tmp_path):
     loaded = load_model(tiny_llama(tmp_path), device="cpu")
     found = score_batch(TRAJECTORIES, loaded, tokens_per_batch=8)

@@ -13,6 +13,8 @@ from bench import score, score_checks, score_gpu, score_work
 from bench.score_checks import Wrong
 from bench.score_models import CASES, MODELS, data_of
 
+from tests.varlen_twin import TOLD_TWIN
+from trajkit.scoring.forward import kernels
 from trajkit.scoring.planning.forecast import grouped
 from trajkit.scoring.planning.plan import plan_tree
 
@@ -131,6 +133,20 @@ def test_parts_that_fail_or_do_not_fit_are_told_and_the_next_runs(tmp_path):
     assert "- failed: a: OutOfMemoryError: no room" in text
 
 
+def test_what_fails_on_the_device_behind_a_part_is_that_parts_failure(tmp_path, monkeypatch):
+    def lost(_):
+        raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(score_gpu, "settle", lost)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    gpu, ends = torch.device("cuda", 0), time.monotonic() + 60
+    bench = score_gpu.Bench(device=gpu, is_tiny=True, out=tmp_path, ends=ends, rate=1e9)
+    for name in ("a", "b"):
+        bench.part(name, lambda: {"x": 1.0})
+    assert [one["why"] for one in bench.parts] == ["RuntimeError: an illegal memory access"] * 2
+
+
 def test_a_part_that_failed_is_exit_1(tmp_path, monkeypatch, capsys):
     def fails(*_):
         raise Wrong("off")
@@ -158,41 +174,69 @@ def test_without_a_gpu_the_script_says_so(tmp_path, capsys, monkeypatch):
     assert "there is no GPU here" in capsys.readouterr().err
 
 
-def by_segment(query, key, value, ends, most, *, is_causal, from_the_top=False):
-    """Attend segment by segment with the library's attention: the twin of the kernel."""
+def by_segment(query, key, value, segments, *, near, scale, from_the_top=False):
+    """Attend segment by segment with plain products: the twin of the kernel."""
+    starts = segments.asking_starts.tolist(), segments.seen_starts.tolist()
     outs, sums = [], []
-    for at in range(len(ends[0]) - 1):
+    for at in range(len(starts[0]) - 1):
         q, k, v = (
-            part[starts[at] : starts[at + 1]].double().transpose(0, 1)
-            for part, starts in ((query, ends[0]), (key, ends[1]), (value, ends[1]))
+            part[of[at] : of[at + 1]].double().transpose(0, 1)
+            for part, of in ((query, starts[0]), (key, starts[1]), (value, starts[1]))
         )
-        assert q.shape[1] <= most[0]
+        assert q.shape[1] <= segments.most_asking
         k, v = (part.repeat_interleave(len(q) // len(part), 0) for part in (k, v))
-        scores = q @ k.mT * q.shape[2] ** -0.5
-        if is_causal:
-            shift = 0 if from_the_top else k.shape[1] - q.shape[1]
-            hidden = torch.ones(scores.shape[1:]).tril(shift) == 0
-            scores = scores.masked_fill(hidden, -torch.inf)
-        outs.append((scores.softmax(-1) @ v).transpose(0, 1))
+        scores = q @ k.mT * scale
+        shift = 0 if from_the_top else k.shape[1] - q.shape[1]
+        if near[1] == 0:
+            scores = scores.masked_fill(torch.ones(scores.shape[1:]).tril(shift) == 0, -torch.inf)
+        if near[0] >= 0:
+            gone = torch.ones(scores.shape[1:]).tril(shift - near[0] - 1) == 1
+            scores = scores.masked_fill(gone, -torch.inf)
+        outs.append(scores.softmax(-1) @ v)
         sums.append(scores.logsumexp(-1))
-    return torch.cat(outs), torch.cat(sums, 1)
+    return torch.cat(outs, 1), torch.cat(sums, 1)
 
 
 def test_the_check_of_segments_takes_the_right_kernel_and_no_other():
     figures = score_checks.varlen(CPU, by_segment)
-    assert len(figures) == 6
-    assert max(one for pair in figures.values() for one in pair.values()) < 1e-9
+    assert figures.pop("checked") == 2 * 8 * 3
+    assert max(figures.values()) < 1e-9
 
-    def from_the_top(*given, is_causal):
-        return by_segment(*given, is_causal=is_causal, from_the_top=True)
+    def from_the_top(*given, **how):
+        return by_segment(*given, **how, from_the_top=True)
 
-    def other_sums(*given, is_causal):
-        out, sums = by_segment(*given, is_causal=is_causal)
+    def other_sums(*given, **how):
+        out, sums = by_segment(*given, **how)
         return out, sums.T
 
-    for wrong in (from_the_top, other_sums):
+    def without_window(*given, near, scale):
+        return by_segment(*given, near=(-1, near[1]), scale=scale)
+
+    def mixes_single_rows(query, key, value, segments, **how):
+        out, sums = by_segment(query, key, value, segments, **how)
+        few = segments.most_asking == 1 and key.shape[1] < query.shape[1]
+        return (out.flip(0), sums) if few else (out, sums)
+
+    for wrong in (from_the_top, other_sums, without_window, mixes_single_rows):
         with pytest.raises(Wrong):
             score_checks.varlen(CPU, wrong)
+
+
+def test_the_check_asks_the_call_that_trajkit_makes(monkeypatch):
+    with pytest.raises(Wrong, match="takes nothing"):
+        score_checks.varlen(CPU)
+    monkeypatch.setattr(kernels, "_library_varlen", lambda: TOLD_TWIN)
+    monkeypatch.setattr(score_checks, "varlen_of", lambda *_: kernels._cuda_varlen)
+    assert score_checks.varlen(CPU)["out"] < 1e-2
+    assert score_checks.varlen_nothing(CPU)["largest of out"]
+
+
+def test_sums_of_rows_that_see_nothing_are_checked():
+    def full(query, *_, **__):
+        return query.transpose(0, 1), torch.zeros(query.shape[1], len(query))
+
+    with pytest.raises(Wrong, match="sums are"):
+        score_checks.varlen_nothing(CPU, full)
 
 
 def test_the_check_of_trees_sees_a_run_that_is_left_out(monkeypatch):

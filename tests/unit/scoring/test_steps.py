@@ -171,6 +171,54 @@ def test_a_budget_on_a_gpu_follows_its_free_memory(
     assert default_budget(replace(llama, device=torch.device("cuda"))) == budget
 
 
+def test_the_wider_of_two_models_and_its_heads_set_the_budget(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (2**28, 2**28))
+    on_gpu = replace(llama, device=torch.device("cuda"))
+    sizes = {**TINY, "num_attention_heads": 16, "head_dim": 16}  # queries of 256, states of 32
+    wider = replace(on_gpu, model=random_model("llama", **sizes))
+    few = default_budget(wider)
+    per_token = 8 * (6 * 32 + 3 * 48 + 6 * 256)
+    assert few == int(0.8 * 2**28 / per_token) < default_budget(on_gpu)
+    assert default_budget(on_gpu, wider) == default_budget(wider, on_gpu) == few
+
+
+def test_fewer_logits_at_a_time_are_tried_before_a_pass_is_cut(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = [make_trajectory(calls, f"t{at}") for at, calls in enumerate(GROUP)]
+    whole, asked = batch_of(llama, *group), []
+
+    def full(*args: Any, chunk_rows: int, **more: Any) -> TokenScores:
+        asked.append(chunk_rows)
+        if chunk_rows > 1:
+            raise torch.OutOfMemoryError
+        return pass_scores(*args, chunk_rows=chunk_rows, **more)
+
+    monkeypatch.setattr("trajkit.scoring.steps.rows_at_once", lambda *_: 4)
+    monkeypatch.setattr("trajkit.scoring.steps.pass_scores", full)
+    parts = batch_of(llama, *group)
+    assert asked == [4, 1] * whole.n_forwards
+    assert parts.n_forwards == whole.n_forwards
+    for one, other in zip(whole.scored, parts.scored, strict=True):
+        for row, same in zip(one.steps, other.steps, strict=True):
+            assert_close(same.logprobs, row.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("words", ["CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory"])
+def test_a_library_that_finds_no_room_is_no_other_error(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr("trajkit.scoring.forward.logprobs.logits_of", full)
+    with pytest.raises(UsageProblem) as caught:
+        batch_of(llama, make_trajectory(CHAIN))
+    assert caught.value.code == "U106"
+
+
 def test_a_single_sequence_that_does_not_fit_stops_the_run(
     llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

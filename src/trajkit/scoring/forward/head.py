@@ -6,7 +6,7 @@ Most architectures end in one `nn.Linear`. Others change its result (a softcap, 
 put a transform in front. Which of the two a model is, is measured on a short probe when it is
 loaded, never read off its name or its configuration:
 
-    LINEAR   the probe's logits are, bit for bit, what the plain linear layer gives
+    LINEAR   the probe's logits are, bit for bit, the states times the layer's own weight
     FORWARD  anything else: the model's own `forward`, run over hidden states it did not compute
 
 A model that fits neither, or that looks at later tokens, is refused.
@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn import functional
 
 from trajkit.errors import NumericError, Place
+from trajkit.scoring.memory import memory_full_told
 
 _PROBE_LEN = 12
 _WIDENED_ROWS = 4096
@@ -139,7 +140,10 @@ def _multiplies_to_fp32(device: torch.device, dtype: torch.dtype) -> bool:
         return False
     probe = torch.ones((16, 16), dtype=dtype, device=device)
     try:
-        torch.mm(probe, probe.T, out_dtype=torch.float32)
+        with memory_full_told():
+            torch.mm(probe, probe.T, out_dtype=torch.float32)
+    except torch.OutOfMemoryError:
+        raise
     except (NotImplementedError, RuntimeError, TypeError):
         return False
     return True
@@ -159,26 +163,27 @@ def find_head(model: Any, place: Place) -> Head:
         raise _refused("it has no separate body and output layer", place)
     ids_T = _probe_ids(model, int(weight.shape[0]))
     try:
-        hidden = hidden_states(model, name, ids_T)
-        _check_causal(model, name, ids_T, hidden.states_TH, place)
-        wanted_NV = model(input_ids=ids_T[None], use_cache=False).logits[0]
-        if type(output_layer) is nn.Linear and torch.equal(
-            output_layer(hidden.states_TH[None])[0], wanted_NV
-        ):
-            return Head(
-                kind=HeadKind.LINEAR,
+        with memory_full_told():
+            hidden = hidden_states(model, name, ids_T)
+            _check_causal(model, name, ids_T, hidden.states_TH, place)
+            wanted_NV = model(input_ids=ids_T[None], use_cache=False).logits[0]
+            if type(output_layer) is nn.Linear and torch.equal(
+                functional.linear(hidden.states_TH[None], weight, output_layer.bias)[0], wanted_NV
+            ):
+                return Head(
+                    kind=HeadKind.LINEAR,
+                    body_name=name,
+                    layer=output_layer,
+                    n_rows=int(weight.shape[0]),
+                )
+            rows = slice(1, -1)
+            head = Head(
+                kind=HeadKind.FORWARD,
                 body_name=name,
-                layer=output_layer,
-                n_rows=int(weight.shape[0]),
+                layer=output_layer if _is_plain(output_layer) else None,
+                n_rows=int(wanted_NV.shape[1]),
             )
-        rows = slice(1, -1)
-        head = Head(
-            kind=HeadKind.FORWARD,
-            body_name=name,
-            layer=output_layer if type(output_layer) is nn.Linear else None,
-            n_rows=int(wanted_NV.shape[1]),
-        )
-        found_NV = _forward_logits(model, head, hidden.output, hidden.states_TH[rows])
+            found_NV = _forward_logits(model, head, hidden.output, hidden.states_TH[rows])
     except torch.OutOfMemoryError:
         raise
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
@@ -188,6 +193,13 @@ def find_head(model: Any, place: Place) -> Head:
     if not is_close(found_NV, wanted_NV[rows], limit):
         raise _refused("its head gives other logits for chosen rows", place)
     return head
+
+
+def _is_plain(layer: Any) -> bool:
+    """Return whether an output layer multiplies and adds its bias, and nobody changed that."""
+    if type(layer) is not nn.Linear or "forward" in vars(layer):
+        return False
+    return not layer._forward_hooks and not layer._forward_pre_hooks  # noqa: SLF001 - no other way
 
 
 def _probe_ids(model: Any, n_rows: int) -> torch.Tensor:
@@ -211,7 +223,6 @@ def _replaced(model: Any, head: Head, output: Any) -> Iterator[None]:
     """Let a model find its body's output made, and the product of its output layer in float32."""
     body, layer = getattr(model, head.body_name), head.layer
     setattr(model, head.body_name, _Recorded(body, output))
-    before = {} if layer is None else dict(vars(layer))  # somebody else's `forward`, if any
     if layer is not None:
         vars(layer)["forward"] = lambda states: _wide_product(layer, states[0])[None]
     try:
@@ -220,7 +231,6 @@ def _replaced(model: Any, head: Head, output: Any) -> Iterator[None]:
         setattr(model, head.body_name, body)
         if layer is not None:
             del layer.forward
-            vars(layer).update(before)
 
 
 def _forward_logits(model: Any, head: Head, output: Any, states_NH: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 import torch
 
+from trajkit.scoring.memory import memory_full_told
+
 Judged: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Log-prob and entropy [N] in the dtype of the logits, nats; rank [N] int32."""
 
@@ -119,7 +121,8 @@ def _is_for_kernel(logits_NV: torch.Tensor) -> bool:
 def _kernel(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], Judged] | None:
     """Return the kernel where this machine can build it and it gives the plain form's numbers."""
     try:
-        return judge_by_kernel if kernel_agrees(device) else None
+        with memory_full_told():
+            return judge_by_kernel if kernel_agrees(device) else None
     except torch.OutOfMemoryError:
         raise
     except Exception:  # noqa: BLE001 - no Triton, no compiler, no driver: the plain form needs none

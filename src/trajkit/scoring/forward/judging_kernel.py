@@ -7,6 +7,8 @@ here with the sum of x exp(x) beside that of exp(x), which is what entropy needs
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -29,10 +31,12 @@ def row_sums(logits_NV: torch.Tensor, ids_N: torch.Tensor) -> tuple[torch.Tensor
     n_rows, n_ids = logits_NV.shape
     top, total, weighted = logits_NV.new_empty((3, n_rows))
     rank = torch.empty(n_rows, dtype=torch.int32, device=logits_NV.device)
-    _row_sums[(n_rows,)](
-        logits_NV, logits_NV.stride(0), ids_N, top, total, weighted, rank,
-        n_ids=n_ids, lanes=_LANES, num_warps=_WARPS,
-    )  # fmt: skip
+    device_of: Any = torch.cuda.device_of
+    with device_of(logits_NV):  # Triton launches where the process is, not the rows
+        _row_sums[(n_rows,)](
+            logits_NV, logits_NV.stride(0), ids_N, top, total, weighted, rank,
+            n_ids=n_ids, lanes=_LANES, num_warps=_WARPS,
+        )  # fmt: skip
     return top, total, weighted, rank
 
 

@@ -26,8 +26,8 @@ from trajkit.scoring.planning.plan import Rows
 
 _MAX_HEAD, _HEAD_STEP = 256, 8
 """Sizes of head that kernels of a GPU take: multiples up to a limit."""
-_VARLEN_SINCE = (8, 0)
-"""The compute capability from which on segments are attended to in one call."""
+_VARLEN_SINCE = _BFLOAT16_SINCE = (8, 0)
+"""The compute capability from which on segments are attended to in one call, and bf16 at all."""
 _SCORES_AT_ONCE = 2**24
 """Scores of a block that is computed in the open; more rows are taken in turn."""
 
@@ -84,7 +84,11 @@ def varlen_of(query: torch.Tensor, value: torch.Tensor) -> Varlen | None:
         return None
     if max(query.shape[2], value.shape[2]) > _MAX_HEAD:
         return None
-    return _cuda_varlen if torch.cuda.get_device_capability(query.device) >= _VARLEN_SINCE else None
+    return _cuda_varlen if _capability(query) >= _VARLEN_SINCE else None
+
+
+def _capability(tensor: torch.Tensor) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(tensor.device)
 
 
 def leaf_of(query: torch.Tensor, value: torch.Tensor) -> Leaf | None:
@@ -95,7 +99,8 @@ def leaf_of(query: torch.Tensor, value: torch.Tensor) -> Leaf | None:
         return None
     if max(query.shape[2], value.shape[2]) > _MAX_HEAD:
         return None
-    return _cuda_memory_efficient if query.dtype is torch.float32 else _cuda_flash
+    is_narrow = query.dtype is torch.bfloat16 and _capability(query) < _BFLOAT16_SINCE
+    return None if is_narrow else _cuda_memory_efficient
 
 
 def _cpu_flash(
@@ -105,17 +110,6 @@ def _cpu_flash(
         query[None], key[None], value[None], 0.0, is_causal, scale=scale
     )
     return out[0], lse[0]
-
-
-def _cuda_flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool, scale: float
-) -> Block:
-    n_heads, size = query.shape[0], value.shape[2]
-    parts = (_padded(part, n_heads, query.shape[2]) for part in (query, key, value))
-    found = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001
-        *parts, is_causal=is_causal, scale=scale
-    )
-    return found[0][0, :, :, :size], found[1][0]
 
 
 def _cuda_memory_efficient(

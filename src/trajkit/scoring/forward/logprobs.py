@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from trajkit.errors import InputError, NumericError, Place, UsageProblem
 from trajkit.records import Floats, Ids
 from trajkit.scoring.forward.attention import layout_of, tree_states
+from trajkit.scoring.forward.exact import whole_products
 from trajkit.scoring.forward.head import Hidden, hidden_states, logits_of
 from trajkit.scoring.forward.judging import exact_kl, judge
 from trajkit.scoring.loading.model import LoadedModel
+from trajkit.scoring.memory import memory_full_told
 from trajkit.scoring.planning.pack import Pass, Run
 from trajkit.scoring.planning.plan import Rows, speaker
 
@@ -141,6 +143,8 @@ def too_long(loaded: LoadedModel, n_tokens: int, place: Place | None) -> Numeric
     )
 
 
+@memory_full_told()
+@whole_products()
 @torch.inference_mode()
 def pass_scores(
     loaded: LoadedModel,
@@ -163,7 +167,7 @@ def pass_scores(
     if team is not None:
         reading, targets = team.begin(loaded, reading, targets, reference, chunk_rows)
     models = [loaded] if reference is None else [loaded, reference]
-    n_at_once = chunk_rows or _rows_at_once(loaded) // len(models) or 1
+    n_at_once = chunk_rows or rows_at_once(loaded, reference)
     parts = []
     if len(reading.edges):
         ids_T = torch.from_numpy(reading.token_ids.astype(np.int64)).to(loaded.device)
@@ -198,8 +202,10 @@ def pass_scores(
     )
 
 
-def _rows_at_once(loaded: LoadedModel) -> int:
-    return _LOGITS_BYTES[loaded.device.type] // (4 * loaded.head.n_rows)
+def rows_at_once(loaded: LoadedModel, reference: LoadedModel | None = None) -> int:
+    """Return how many rows of logits a pass holds at once, unless it is told."""
+    n_models = 1 if reference is None else 2
+    return max(1, _LOGITS_BYTES[loaded.device.type] // (4 * loaded.head.n_rows) // n_models)
 
 
 def _narrow(column: torch.Tensor) -> torch.Tensor:

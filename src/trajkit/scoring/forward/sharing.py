@@ -2,10 +2,11 @@
 
 A short tree is read in one pass and branch by branch. The states must agree as closely as those of
 a branch agree with themselves when more ids stand behind it, which is what rounding costs in this
-dtype on this device; and they must not move at all when a branch beside them changes. What a short
-tree cannot show (windows longer than it, rotary frequencies that depend on length) is taken from
-the configuration and from what the layers ask of their attention. A model that fails reads each
-sequence by itself, and the report says why.
+dtype on this device; and they must not move when a branch beside them changes, but for rounding in
+half precision: experts that get other rows multiply in other shapes. What a short tree cannot show
+(windows longer than it, rotary frequencies that depend on length) is taken from the configuration
+and from what the layers ask of their attention. A model that fails reads each sequence by itself,
+and the report says why.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 import torch
 
 from trajkit.scoring.forward.attention import CannotShare, layout_of, tree_states
-from trajkit.scoring.forward.head import CAUSAL_FP32, hidden_states, is_close, is_fp32
+from trajkit.scoring.forward.head import CAUSAL_FP32, CAUSAL_HALF, hidden_states, is_close, is_fp32
+from trajkit.scoring.memory import memory_full_told
 from trajkit.scoring.planning.pack import Run
 
 _RUNS = (
@@ -34,8 +36,8 @@ _UNTOUCHED = (0, 4, 5)
 """Rows of run 1 that are changed, and the runs that must not notice."""
 _MARGIN, _MOST = 4.0, 0.25
 """How far the two ways may differ, in multiples of the model's own noise, and at most."""
-_LEAST_FP32, _LEAST_HALF = CAUSAL_FP32, 0.1
-"""What they may always differ by. Both ways go through other kernels, and half precision shows it:
+_LEAST_HALF = 0.1
+"""What they may always differ by in half precision, which shows that both go through other kernels:
 SmolLM2's states in fp16 on a CPU are 0.03 apart, and the tree's the nearer to float32's."""
 _KINDS = frozenset({"full_attention", "sliding_attention"})
 _BY_LENGTH = frozenset({"dynamic", "longrope"})
@@ -53,11 +55,20 @@ def _by_configuration(config: Any) -> str | None:
         return f"it has layers of type {', '.join(others)}"
     if getattr(config, "attention_chunk_size", None):
         return "its attention is cut into chunks"
+    if _is_by_distance(config):
+        return "its attention has a bias by distance (ALiBi)"
     kinds = (part.get("rope_type", part.get("type")) for part in rope_parameters(config))
     by_length = sorted(_BY_LENGTH.intersection(kinds))
     if by_length:
         return f"its rotary frequencies depend on the length ({', '.join(by_length)})"
     return None
+
+
+def _is_by_distance(config: Any) -> bool:
+    """Return whether scores depend on how far apart rows stand; Bloom's always do."""
+    own = getattr(config, "attn_config", None)
+    told = (getattr(one, "alibi", False) for one in (config, own))
+    return any(told) or getattr(config, "model_type", None) == "bloom"
 
 
 def rope_parameters(config: Any) -> list[dict[str, Any]]:
@@ -81,12 +92,13 @@ def _by_trial(model: Any, body_name: str, config: Any) -> str | None:
     def read(ids: torch.Tensor, n_rows: int) -> torch.Tensor:
         return hidden_states(model, body_name, ids).states_TH[:n_rows]
 
+    paths = [ids_T[_rows_of(path)] for path in _PATHS]
     try:
-        hidden, windows = tree_states(model, body_name, ids_T, layout)
-        moved, _ = tree_states(model, body_name, other_T, layout)
-        paths = [ids_T[_rows_of(path)] for path in _PATHS]
-        alone_TH = torch.cat([read(ids, len(ids)) for ids in paths])
-        longer_TH = torch.cat([read(torch.cat([ids, other_T]), len(ids)) for ids in paths])
+        with memory_full_told():
+            hidden, windows = tree_states(model, body_name, ids_T, layout)
+            moved, _ = tree_states(model, body_name, other_T, layout)
+            alone_TH = torch.cat([read(ids, len(ids)) for ids in paths])
+            longer_TH = torch.cat([read(torch.cat([ids, other_T]), len(ids)) for ids in paths])
     except torch.OutOfMemoryError:
         raise
     except CannotShare as problem:
@@ -97,8 +109,9 @@ def _by_trial(model: Any, body_name: str, config: Any) -> str | None:
     states_TH, rows = hidden.states_TH, _rows_of(_UNTOUCHED)
     noise = _difference(longer_TH, alone_TH)
     shared_TH = torch.cat([states_TH[_rows_of(path)] for path in _PATHS])
-    limit = max(_LEAST_FP32 if is_fp32(states_TH) else _LEAST_HALF, _MARGIN * noise)
-    leaks = not is_close(moved.states_TH[rows], states_TH[rows], CAUSAL_FP32)
+    least, still = (CAUSAL_FP32, CAUSAL_FP32) if is_fp32(states_TH) else (_LEAST_HALF, CAUSAL_HALF)
+    limit = max(least, _MARGIN * noise)
+    leaks = not is_close(moved.states_TH[rows], states_TH[rows], still)
     if leaks or not _difference(shared_TH, alone_TH) <= min(limit, _MOST):
         return "its layers carry more between tokens than attention does"
     return _by_layers(config, windows)
@@ -117,7 +130,9 @@ def _rows_of(path: tuple[int, ...]) -> list[int]:
 def _by_layers(config: Any, windows: list[int | None]) -> str | None:
     """Return what is wrong with how the layers called their attention."""
     n_layers = int(config.num_hidden_layers)
-    if len(windows) != n_layers:
+    if len(windows) > n_layers:
+        return f"its {n_layers} layers attend {len(windows)} times, not once each"
+    if len(windows) < n_layers:
         return f"{n_layers - len(windows)} of its {n_layers} layers attend in their own way"
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)

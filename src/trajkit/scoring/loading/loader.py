@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +40,8 @@ def quiet_transformers() -> Iterator[Any]:
 
     Blocks may be open in several threads: the library is as before when the last one closes.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if "huggingface_hub" not in sys.modules:  # it reads this once; who has it has settled that
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
     from transformers.utils import logging as library_logging
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trajkit.errors import NumericError, Place, TrajkitError, UsageProblem
+from trajkit.scoring.forward.exact import whole_products
 from trajkit.scoring.forward.head import Head, find_head
 from trajkit.scoring.forward.sharing import rope_parameters, why_unshared
 from trajkit.scoring.loading.adapter import Adapter, merge, open_adapter
@@ -74,6 +75,7 @@ class LoadedModel:
         return name if self.team is None else f"{self.team.size} x {name}"
 
 
+@whole_products()
 def load_model(
     path: Path | str,
     *,
@@ -143,6 +145,7 @@ def load_model(
     return loaded
 
 
+@whole_products()
 def loaded_from_module(module: Any, *, name: str = "module") -> LoadedModel:
     """Return a causal language model of transformers that is in memory, checked like a loaded one.
 
@@ -196,7 +199,7 @@ def _is_whole(parameter: torch.nn.Parameter) -> bool:
 
 
 def choose_device(device: str) -> torch.device:
-    """Return the device a word stands for; on a GPU, matrix products keep all of float32.
+    """Return the device a word stands for.
 
     Raises:
         UsageProblem: U103 for an unknown word, U106 when there is no usable GPU.
@@ -212,8 +215,6 @@ def choose_device(device: str) -> torch.device:
             f"--device cuda: this PyTorch ({torch.__version__}) {built}",
             hint="use --device cpu, or install a PyTorch build for your driver",
         )
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda", torch.cuda.current_device())
 
 

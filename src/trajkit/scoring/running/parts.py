@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trajkit.errors import InputError
+from trajkit.errors import InputError, Place, RefusedError
 from trajkit.records import Floats, Trajectory, read_only
-from trajkit.safe.files import publish
+from trajkit.safe.files import publish, remove_quietly
+from trajkit.safe.lock import faults_named
 from trajkit.scoring.scored import NUMBERS, ScoredTrajectory, Status, StepScores, scores_table
 from trajkit.store.digest import content_digest
 from trajkit.store.manifest import unseal
@@ -30,6 +31,13 @@ from trajkit.store.read import PROBLEMS
 from trajkit.store.schema import METADATA_KEY, SCORES_SCHEMA, SCORES_SCHEMA_NAME
 from trajkit.store.scores import lists_of
 from trajkit.store.write import ParquetSink
+
+_RUN = re.compile(r"[0-9a-f]{16}")
+_IN_ROOT = re.compile(
+    r"[\w.-]+-\d+\.(alive|done|failed|key|[0-9a-f]{16}\.tmp)|\.[\w.-]+-\d+\.alive\.lock", re.ASCII
+)
+_IN_RUN = re.compile(r"\d{5,}\.(parquet|\d+\.claim)|\.\d{5,}\.parquet\.([0-9a-f]{16}\.tmp|lock)")
+"""The names of all that runs make: their folders, signs of processes, parts and claims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +57,47 @@ def parts_folder(target: Path) -> Path:
     return target.with_name(f"{target.name}.parts")
 
 
+def make_folder(folder: Path) -> None:
+    """Return once a folder of parts is there.
+
+    Raises:
+        RefusedError: R103, its name is a symbolic link.
+        FileError: F102 or F103, it cannot be made.
+    """
+    with faults_named(folder):
+        if folder.is_symlink():
+            raise RefusedError(
+                "R103",
+                "expected a plain folder for the parts of the output, found a symbolic link",
+                place=Place(file=str(folder)),
+                hint="remove the link, or name another output",
+            )
+        folder.mkdir(exist_ok=True)
+
+
+def drop_empty(root: Path) -> None:
+    """Remove the folders of runs that have no part, and the one around them if nothing is left."""
+    for folder in _runs(root):
+        _drop(folder)
+    _drop(root)
+
+
+def _runs(root: Path) -> list[Path]:
+    return [one for one in _inside(root) if _RUN.fullmatch(one.name) and not one.is_symlink()]
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # gone, or no folder
+        return []
+
+
+def _drop(folder: Path) -> None:
+    with suppress(OSError):  # something is in it
+        folder.rmdir()
+
+
 class Parts:
     """The finished windows of one run."""
 
@@ -57,7 +106,8 @@ class Parts:
         told = json.dumps(facts, sort_keys=True, default=str).encode()
         self._root = parts_folder(target)
         self.folder = self._root / hashlib.sha256(told).hexdigest()[:16]
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._root)
+        make_folder(self.folder)
 
     def file(self, number: int) -> Path:
         """Return where the window of a number is kept."""
@@ -95,17 +145,25 @@ class Parts:
             longest = [one.n_longest for one in window.scored]
             sink.close({"totals": dict(window.totals), "n_longest": longest})
 
-    def leave(self, *, is_done: bool) -> None:
-        """Remove what is no longer needed: all parts when the output is whole, else empty folders.
+    def drop_if_empty(self) -> None:
+        """Leave no folder behind where no window was finished."""
+        drop_empty(self._root)
 
-        Parts of other runs beside the same output go too.
+    def remove(self) -> None:
+        """Remove the parts of this and all other runs beside the output, and their folders.
+
+        What runs do not make stays, and the folder it is in.
         """
-        if is_done:
-            shutil.rmtree(self._root, ignore_errors=True)
-            return
-        with suppress(OSError):
-            self.folder.rmdir()
-            self._root.rmdir()
+        for folder in _runs(self._root):
+            _remove_named(folder, _IN_RUN)
+        _remove_named(self._root, _IN_ROOT)
+        drop_empty(self._root)
+
+
+def _remove_named(folder: Path, names: re.Pattern[str]) -> None:
+    for file in _inside(folder):
+        if names.fullmatch(file.name):
+            remove_quietly(file)
 
 
 _WORDS = ("trajectory_id", "step_index", "status")

@@ -79,13 +79,17 @@ def _walk_alone(
             yield number, window, None if parts is None else parts.load(number, window)
 
     n_kept = 0
-    with Behind() as behind, closing(ahead(read())) as coming:
-        for number, window, found in coming:
-            n_kept += found is not None
-            scored = run.scored(window, told) if found is None else found
-            into = parts if found is None else None
-            behind.do(partial(_finish, run, into, number, scored))
-            run.measure_noise_early()
+    try:
+        with Behind() as behind, closing(ahead(read())) as coming:
+            for number, window, found in coming:
+                n_kept += found is not None
+                scored = run.scored(window, told) if found is None else found
+                into = parts if found is None else None
+                behind.do(partial(_finish, run, into, number, scored))
+                run.measure_noise_early()
+    finally:
+        if parts is not None:
+            parts.drop_if_empty()
     return n_kept
 
 
@@ -110,6 +114,7 @@ class _Shared:
         company: Company,
         told: Progress | None,
     ) -> None:
+        company.agree(parts.folder.name)
         self._run = run
         self._windows = chosen.spans()
         self._order = chosen.longest_first(self._windows)

@@ -237,3 +237,61 @@ def test_somebody_elses_forward_of_the_output_layer_is_put_back() -> None:
     plain = random_model("gemma2", **TINY, final_logit_softcapping=3.0)
     find_head(plain, Place())
     assert "forward" not in vars(plain.lm_head)
+
+
+def hook(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+    return output * 1.5
+
+
+def pre_hook(_: Any, states: tuple[torch.Tensor]) -> torch.Tensor:
+    return states[0] * 1.5
+
+
+def patch_forward(layer: torch.nn.Module) -> None:
+    own: Any = layer.forward
+    vars(layer)["forward"] = lambda states: own(states) * 1.5
+
+
+TOUCHES: dict[str, Any] = {
+    "hook": lambda layer: layer.register_forward_hook(hook),
+    "pre-hook": lambda layer: layer.register_forward_pre_hook(pre_hook),
+    "patched": patch_forward,
+}
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+@pytest.mark.parametrize("name", ["llama", "gemma2-softcap"])
+def test_what_others_do_to_an_output_layer_is_not_left_out(name: str, touch: str) -> None:
+    model_type, config, _ = ARCHITECTURES[name]
+    model = random_model(model_type, **config)
+    ids, rows = torch.tensor(IDS), torch.tensor([3, 9, 19])
+    bare = model(input_ids=ids[None]).logits[0]
+    TOUCHES[touch](model.lm_head)
+    before, wanted = dict(vars(model.lm_head)), model(input_ids=ids[None]).logits[0]
+    assert (wanted - bare).abs().max() > 0.1
+    head = find_head(model, Place())
+    assert (head.kind, head.layer) == (HeadKind.FORWARD, None)
+    found = logits_of(model, head, hidden_states(model, head.body_name, ids), rows)
+    torch.testing.assert_close(found, wanted[rows], atol=3e-6, rtol=0.0)
+    assert vars(model.lm_head) == before
+    assert torch.equal(model(input_ids=ids[None]).logits[0], wanted)
+
+
+def test_who_only_looks_at_an_output_layer_changes_nothing() -> None:
+    model = random_model("llama", **TINY)
+    seen: list[torch.Size] = []
+    model.lm_head.register_forward_hook(lambda _, __, output: seen.append(output.shape))
+    assert find_head(model, Place()).kind is HeadKind.LINEAR
+    assert seen
+
+
+@pytest.mark.parametrize("words", ["CUBLAS_STATUS_ALLOC_FAILED when calling", "out of memory"])
+def test_a_full_gpu_is_no_verdict_on_an_architecture(words: str) -> None:
+    model = random_model("llama", **TINY)
+
+    def full(*_: Any) -> None:
+        raise RuntimeError(f"CUDA error: {words}")
+
+    model.lm_head.register_forward_hook(full)
+    with pytest.raises(torch.OutOfMemoryError, match=words):
+        find_head(model, Place())

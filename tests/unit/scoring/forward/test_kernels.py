@@ -64,9 +64,11 @@ def on_gpu(dtype: Any, size: int, monkeypatch: pytest.MonkeyPatch, sm: int = 90)
 @pytest.mark.parametrize(
     ("dtype", "size", "value_size", "sm", "segments", "block"),
     [
-        (torch.bfloat16, 64, 64, 90, "_cuda_varlen", "_cuda_flash"),
-        (torch.float16, 192, 128, 80, "_cuda_varlen", "_cuda_flash"),
-        (torch.float16, 64, 64, 75, None, "_cuda_flash"),
+        (torch.bfloat16, 64, 64, 90, "_cuda_varlen", "_cuda_memory_efficient"),
+        (torch.float16, 192, 128, 80, "_cuda_varlen", "_cuda_memory_efficient"),
+        (torch.float16, 64, 64, 75, None, "_cuda_memory_efficient"),
+        (torch.bfloat16, 64, 64, 75, None, None),
+        (torch.float32, 64, 64, 75, None, "_cuda_memory_efficient"),
         (torch.bfloat16, 257, 64, 90, None, None),
         (torch.bfloat16, 64, 512, 90, None, None),
         (torch.float32, 64, 64, 90, None, "_cuda_memory_efficient"),

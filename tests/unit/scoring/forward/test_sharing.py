@@ -117,8 +117,13 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "gpt_oss-sinks": ("gpt_oss", {**TINY, "num_local_experts": 4, "sliding_window": 5}, None),
     "deepseek_v3-latent": ("deepseek_v3", LATENT, None),
     "falcon": ("falcon", WIDE, "cannot be given trees"),
-    "falcon-alibi": ("falcon", {**WIDE, "alibi": True}, "cannot be given trees"),
-    "bloom-alibi": ("bloom", {**SMALL, "n_layer": 2, "n_head": 4}, "more between tokens"),
+    "falcon-alibi": ("falcon", {**WIDE, "alibi": True}, "ALiBi"),
+    "bloom-alibi": ("bloom", {**SMALL, "n_layer": 2, "n_head": 4}, "ALiBi"),
+    "mpt-alibi": (
+        "mpt",
+        {"vocab_size": N_VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 96},
+        "ALiBi",
+    ),
     "mamba": ("mamba", {**SMALL, "num_hidden_layers": 2}, "linear_attention"),
     "qwen3_next-hybrid": ("qwen3_next", DELTA, "linear_attention"),
     "falcon_h1-hybrid": ("falcon_h1", STATE, "hybrid"),
@@ -222,6 +227,51 @@ def test_what_leaks_between_branches_is_noticed() -> None:
     assert why_unshared(model, "model") is None
     model.model.layers[0] = SmoothedAttention(model.model.layers[0])
     assert "more between tokens" in (why_unshared(model, "model") or "")
+
+
+class Unsteady(torch.nn.Module):
+    """A layer that rounds otherwise each time, as experts do that get other rows."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.n_calls = 0
+
+    def forward(self, *args: Any, **given: Any) -> Any:
+        self.n_calls += 1
+        return self.layer(*args, **given) * (1 + 2**-8 * (self.n_calls % 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_no_leak_in_half_precision(dtype: Any) -> None:
+    model = random_model("llama", **TINY).to(dtype)
+    model.model.layers[0] = Unsteady(model.model.layers[0])
+    found = sharing._by_trial(model, "model", model.config)
+    assert (found is None) == (dtype is not torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("n_calls", "reason"),
+    [
+        (2, None),
+        (1, "1 of its 2 layers attend in their own way"),
+        (6, "its 2 layers attend 6 times, not once each"),
+    ],
+)
+def test_each_layer_attends_once(n_calls: int, reason: str | None) -> None:
+    config = random_model("llama", **TINY).config
+    assert sharing._by_layers(config, [None] * n_calls) == reason
+
+
+def test_a_full_gpu_is_no_reason_not_to_share() -> None:
+    model = random_model("llama", **TINY)
+
+    def full(*_: Any) -> None:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")
+
+    model.model.layers[1].register_forward_hook(full)
+    with pytest.raises(torch.OutOfMemoryError):
+        why_unshared(model, "model")
 
 
 def test_the_checkpoint_does_not_choose_the_attention(tmp_path: Path) -> None:

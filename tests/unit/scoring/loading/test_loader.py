@@ -117,7 +117,34 @@ def test_the_library_is_quiet_inside_and_as_before_outside() -> None:
         raise KeyError
     assert transformers.logging.get_verbosity() == before
     assert transformers.logging.is_progress_bar_enabled()
-    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+OFFLINE = """
+import os, sys
+{before}
+from trajkit.scoring.loading.loader import quiet_transformers
+with quiet_transformers():
+    from huggingface_hub import constants
+print(os.environ.get("HF_HUB_OFFLINE"), constants.HF_HUB_OFFLINE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ("", "1 True"),
+        ("import huggingface_hub", "None False"),
+        ("os.environ['HF_HUB_OFFLINE'] = '0'", "0 False"),
+    ],
+)
+def test_the_hub_is_off_unless_the_process_has_it_already(before: str, told: str) -> None:
+    environment = os.environ | {"PYTHONPATH": SRC}
+    environment.pop("HF_HUB_OFFLINE", None)
+    made = subprocess.run(
+        [sys.executable, "-c", OFFLINE.format(before=before)],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert made.stdout.split() == told.split()
 
 
 def test_the_library_is_quiet_until_the_last_of_several_blocks_closes() -> None:

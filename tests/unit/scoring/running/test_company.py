@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trajkit.errors import FileError
+from trajkit.errors import FileError, InputError, TrajkitError, UsageProblem
 from trajkit.scoring.running import company as room
 from trajkit.scoring.running.company import Claims, Company, in_company
 from trajkit.scoring.running.job import ALONE, Job
@@ -43,7 +43,7 @@ def test_a_process_that_failed_fails_the_others(tmp_path):
     first.check()
     fail(company_of(tmp_path, 1), "the disk of rank 1 is full\nand more")
     for told in (first.check, lambda: first.wait(never, 1), first.see_off):
-        with pytest.raises(FileError, match=r"rank 1 is full \[") as caught:
+        with pytest.raises(FileError, match=r"rank 1 is full$") as caught:
             told()
         assert caught.value.code == "F104"
 
@@ -80,7 +80,7 @@ def test_who_is_done_stays_for_the_first_process_and_no_longer(tmp_path, monkeyp
             pass
         first.see_off()
     assert time.monotonic() - start < 5.0
-    shutil.rmtree(tmp_path)
+    assert not tmp_path.exists()
     tmp_path.mkdir()
     (tmp_path / "n-0.alive").write_text("about to go")
     with ThreadPoolExecutor() as pool:
@@ -104,7 +104,128 @@ def test_an_interrupted_process_waits_for_nobody(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt), company_of(tmp_path, 1).present():
         raise KeyboardInterrupt
     assert time.monotonic() - start < 5.0
-    assert (tmp_path / "n-1.failed").read_text() == "KeyboardInterrupt"
+    assert (tmp_path / "n-1.failed").read_text().splitlines()[0] == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize(
+    ("problem", "hint"),
+    [
+        (UsageProblem("U101", "it is there", hint="--force replaces it"), "--force replaces it"),
+        (InputError("S103", "the file is damaged"), None),
+        (FileError("F104", "process 2 failed: S103"), None),
+        (FileError("F103", "no room", hint="free some"), "free some"),
+        (FileError("F102", "a fault"), "start the run again"),
+        (RuntimeError("a bug"), "start the run again"),
+    ],
+)
+def test_the_others_are_told_what_helps_the_one_that_failed(tmp_path, problem, hint):
+    first = company_of(tmp_path, 0)
+    with pytest.raises(type(problem)), company_of(tmp_path, 1).present():
+        raise problem
+    with pytest.raises(FileError) as caught:
+        first.check()
+    assert (caught.value.hint or "")[:19] == (hint or "")
+    assert str(problem) in str(caught.value)
+
+
+def test_the_folder_is_named_once(tmp_path):
+    """The third process hears of the second, which hears nothing of the first."""
+    folder = tmp_path / "s.parquet.parts"
+    second, third = company_of(folder, 1, 3), company_of(folder, 2, 3)
+    with pytest.raises(FileError), second.present():
+        second.wait(never, 0)
+    with pytest.raises(FileError) as caught:
+        third.check()
+    assert str(caught.value).count(folder.name) == 1
+
+
+def test_processes_at_different_runs_end(tmp_path):
+    first, other, third = (company_of(tmp_path, rank, 3) for rank in range(3))
+    with first.present(), other.present():
+        first.agree("aa")
+        other.check()  # not known yet
+        other.agree("aa")
+        first.check()
+        other.check()
+        third.agree("bb")
+        for one in (first, other):
+            with pytest.raises(FileError, match=r"process 2 .* other data") as caught:
+                one.check()
+            assert caught.value.code == "F104"
+        with pytest.raises(FileError, match=r"process 0 .* other data"):
+            third.check()
+        late = company_of(tmp_path, 1, 3)
+        late.agree("cc")
+        late.check()  # what was there before says nothing
+
+
+def test_another_run_is_noticed_when_all_else_is_over(tmp_path):
+    first, other = company_of(tmp_path, 0), company_of(tmp_path, 1)
+    with first.present():
+        first.agree("aa")
+        with other.present():
+            other.agree("bb")
+        with pytest.raises(FileError, match=r"process 1 .* other data"):
+            first.see_off()
+
+
+def test_another_run_that_was_over_before_the_first_process_came_is_noticed(tmp_path):
+    def other() -> None:
+        company = company_of(tmp_path, 1)
+        with company.present():
+            company.agree("bb")
+
+    with ThreadPoolExecutor() as pool:
+        going = pool.submit(other)
+        while not (tmp_path / "n-1.done").exists():
+            time.sleep(0.01)
+        first = company_of(tmp_path, 0)
+        with first.present():
+            first.agree("aa")
+            with pytest.raises(FileError, match=r"process 1 .* other data"):
+                first.see_off()
+        going.result()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_second_start_of_the_same_name_does_not_touch_the_first(tmp_path, rank):
+    pair = [company_of(tmp_path, 0), company_of(tmp_path, 1)]
+    with pair[0].present(), pair[1].present():
+        signs = sorted((one.name, one.read_text()) for one in tmp_path.iterdir())
+        second = company_of(tmp_path, rank)
+        with pytest.raises(FileError, match="only writer") as caught, second.present():
+            pytest.fail("it is not to begin")
+        assert caught.value.code == "F102"
+        assert sorted((one.name, one.read_text()) for one in tmp_path.iterdir()) == signs
+        pair[1 - rank].check()
+
+
+def test_the_last_one_to_leave_removes_all_words(tmp_path):
+    folder = tmp_path / "s.parquet.parts"
+    first, other = company_of(folder, 0), company_of(folder, 1)
+
+    def run() -> None:
+        with first.present():
+            fail(other, "no such model")
+            assert (folder / "n-1.failed").exists()
+            first.check()
+
+    with pytest.raises(FileError, match="no such model"):
+        run()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_folder_that_cannot_be_one_is_an_error(tmp_path, kind):
+    folder = tmp_path / "in" / "s.parquet.parts"
+    if kind == "link":
+        folder.parent.mkdir()
+        folder.symlink_to(tmp_path, target_is_directory=True)
+    else:
+        folder.parent.touch()
+    with pytest.raises(TrajkitError) as caught, company_of(folder, 1).present():
+        pytest.fail("it has no place to sign")
+    assert caught.value.code == ("R103" if kind == "link" else "F102")
 
 
 def test_what_an_earlier_start_of_the_same_name_left_is_old(tmp_path):
@@ -232,8 +353,12 @@ def test_who_is_done_keeps_its_windows_unless_they_are_wanted_from_it(tmp_path):
         assert claims.holder(3) == 0
 
 
-@pytest.mark.parametrize("left", ["other-1.00ff", "n-1.00ff", "n-7.00ff", "n-x.00ff", "n", ""])
+@pytest.mark.parametrize(
+    "left", ["other-1.00ff", "n-1.00ff", "n-7.00ff", "n-x.00ff", "n-\u00b2.0", ""]
+)
 def test_a_claim_of_another_start_is_none(claims_of, tmp_path, left):
+    """The eighth process was killed, and the run started again with two."""
+    (tmp_path / "n-7.alive").write_text("00ff")
     first = claims_of(0)
     claims_of(1)
     (tmp_path / "00003.0.claim").symlink_to(left or "?")

@@ -81,7 +81,7 @@ def interrupted(made: Any, out: Path, monkeypatch: Any, after: int, **options: A
 def test_an_interrupted_run_goes_on_and_makes_the_same_file(made, tmp_path, monkeypatch, after):
     out = tmp_path / "scores.parquet"
     interrupted(made, out, monkeypatch, after)
-    assert not out.exists()
+    assert len(list(tmp_path.iterdir())) == (after > 0)  # its parts, where there are any
     report = score(made[0], made[1], device="cpu", window_tokens=WINDOW, out=out)
     assert report.n_kept_windows == after
     assert out.read_bytes() == made[2]
@@ -287,8 +287,76 @@ def test_a_process_without_its_model_ends_the_run_at_once(made, tmp_path, failin
 def test_an_output_that_is_there_ends_the_run_at_once(made, tmp_path):
     out = tmp_path / "scores.parquet"
     out.touch()
-    assert [problem.code for problem in together(made, out, 2)] == ["U101", "F104"]
+    problems = together(made, out, 2)
+    assert [problem.code for problem in problems] == ["U101", "F104"]
+    assert problems[0].hint == problems[1].hint == "--force replaces it"
     assert not out.stat().st_size
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("other", ["data", "window_tokens"])
+def test_processes_that_are_asked_for_different_things_end(made, tmp_path, other):
+    out, data = tmp_path / "scores.parquet", write_data(tmp_path / "d.parquet", [trajectory(0)])
+
+    def one(rank: int) -> TrajkitError | None:
+        asked = data if rank and other == "data" else made[0]
+        window = 10 * WINDOW if rank and other == "window_tokens" else WINDOW
+        job = Job(rank=rank, size=2, name="n")
+        try:
+            score(asked, made[1], device="cpu", out=out, job=job, window_tokens=window)
+        except TrajkitError as problem:
+            return problem
+        return None  # it was through before the first one began
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(one, range(2))
+    assert first is not None
+    assert {problem.code for problem in (first, second) if problem is not None} == {"F104"}
+    assert "reads other data" in f"{first} {second}"
+    assert not out.exists()
+
+
+def test_what_is_not_a_run_s_own_stays(made, tmp_path):
+    out = tmp_path / "scores.parquet"
+    root = tmp_path / "scores.parquet.parts"
+    kept = [root / "notes.txt", root / "0123456789abcdef" / "my.parquet", root / "more" / "0.done"]
+    gone = [root / "n-1.failed", root / "0123456789abcdef" / "00000.0.claim"]
+    for file in (*kept, *gone):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    away = tmp_path / "away" / "00000.parquet"
+    away.parent.mkdir()
+    away.touch()
+    (root / "fedcba9876543210").symlink_to(away.parent, target_is_directory=True)
+    score(made[0], made[1], device="cpu", window_tokens=WINDOW, out=out)
+    assert sorted(file for file in root.rglob("*") if file.is_file()) == sorted(kept)
+    assert away.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_parts_without_a_folder_are_an_error(made, tmp_path, kind):
+    out, root = tmp_path / "scores.parquet", tmp_path / "scores.parquet.parts"
+    if kind == "file":
+        root.touch()
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        root.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    with pytest.raises(TrajkitError) as caught:
+        score(made[0], made[1], device="cpu", window_tokens=WINDOW, out=out)
+    assert caught.value.code == {"file": "F102", "link": "R103"}[kind]
+    assert not out.exists()
+
+
+def test_fewer_processes_go_on_from_more_that_were_killed(made, tmp_path, monkeypatch):
+    out = tmp_path / "scores.parquet"
+    interrupted(made, out, monkeypatch, 1)
+    (folder,) = tmp_path.glob("scores.parquet.parts/*")
+    for number in range(1, 5):
+        (folder / f"{number:05}.0.claim").symlink_to("n-3.dead")
+    (folder.parent / "n-3.alive").write_text("dead")
+    together(made, out, 2)
+    assert out.read_bytes() == made[2]
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.parquet"]
 
 
 def test_much_longer_windows_are_taken_first(tmp_path):
@@ -310,5 +378,5 @@ def test_processes_without_an_output_have_nowhere_to_meet(made):
 def test_a_part_is_whole_or_not_there(tmp_path):
     parts = Parts(tmp_path / "s.parquet", {"a": 1})
     assert parts.load(0, []) is None
-    parts.leave(is_done=False)
+    parts.drop_if_empty()
     assert not list(tmp_path.iterdir())
