@@ -106,6 +106,17 @@ def test_the_report_holds_each_cell_beside_naive_scoring(tiny):
     assert "skipped: check: varlen attention: only on CUDA" in text
 
 
+def test_a_way_that_gives_other_numbers_has_failed():
+    one = score_work.Found(logprobs=np.array([-1.0, -2.0], dtype=np.float32), n_read=2)
+    other = score_work.Found(logprobs=np.array([-1.0, -2.5], dtype=np.float32), n_read=2)
+    assert score_gpu.gap(one, other, 0.3) == {"mean abs Δ": 0.25, "max abs Δ": 0.5}
+    with pytest.raises(Wrong):
+        score_gpu.gap(one, other, 0.2)
+    lost = score_work.Found(logprobs=np.array([-1.0, np.nan], dtype=np.float32), n_read=2)
+    with pytest.raises(Wrong):
+        score_gpu.gap(lost, other, 0.3)
+
+
 def test_half_precision_is_noisier_in_bf16_than_in_fp16(tiny):
     (noise,) = (one["figures"] for one in tiny[1]["parts"] if "noise" in one["part"])
     for way in ("naive", "tree"):
@@ -125,7 +136,7 @@ def test_parts_that_fail_or_do_not_fit_are_told_and_the_next_runs(tmp_path):
     assert bench.part("c", lambda: {"x": 2.0}) == {"x": 2.0}
     told = [(one["part"], one["state"], one.get("why")) for one in bench.parts]
     assert told[0] == ("a", "failed", "OutOfMemoryError: no room")
-    assert told[1][:2] == ("b", "skipped")
+    assert told[1][:2] == ("b", "no time")
     assert str(told[1][2]).startswith("takes 10000 s or so, ")
     assert told[2] == ("c", "done", None)
     text = (tmp_path / "score_gpu.md").read_text()
@@ -162,9 +173,9 @@ def test_a_part_that_failed_is_exit_1(tmp_path, monkeypatch, capsys):
 
 def test_without_time_nothing_is_run_and_all_of_it_is_told(tmp_path, capsys):
     out = ["--out", str(tmp_path)]
-    assert score_gpu.main(["--device", "cpu", "--tiny", "--minutes", "0", *out]) == 0
+    assert score_gpu.main(["--device", "cpu", "--tiny", "--minutes", "0", *out]) == 1
     text = capsys.readouterr().out
-    assert all(f"skipped: {name}: made: takes" in text for name in MODELS)
+    assert all(f"no time: {name}: made: takes" in text for name in MODELS)
 
 
 def test_without_a_gpu_the_script_says_so(tmp_path, capsys, monkeypatch):
