@@ -35,7 +35,8 @@ from bench.score_checks import Figures, Wrong, settle
 from bench.score_models import CASES, GROUP, MODELS, PACK, TINY, data_of, flops, make_model
 from bench.score_work import Data, Found
 
-from trajkit.scoring.loading.model import LoadedModel, loaded_from_module
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import loaded_from_module
 
 NAIVE, TREE = "naive", "tree"
 PLAIN: dict[str, Callable[[Any, Data, int], Found]] = {

@@ -17,7 +17,7 @@ import torch
 
 from trajkit.records import ActionSource, Floats, Ids, PromptSource, Step, Trajectory, read_only
 from trajkit.scoring.forward.logprobs import pass_scores
-from trajkit.scoring.loading.model import LoadedModel
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.planning.pack import pack_trees, pass_of
 from trajkit.scoring.planning.plan import plan_rows
 from trajkit.scoring.steps import default_budget, score_trajectories

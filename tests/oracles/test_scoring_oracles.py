@@ -62,7 +62,8 @@ from trajkit import score, score_batch
 from trajkit.errors import InputError
 from trajkit.records import Trajectory
 from trajkit.scoring.forward import judging, logprobs
-from trajkit.scoring.loading.model import LoadedModel, load_model, loaded_from_module
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model, loaded_from_module
 from trajkit.scoring.scored import ScoredTrajectory, Status
 from trajkit.scoring.steps import Batch, score_trajectories
 

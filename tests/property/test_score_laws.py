@@ -16,7 +16,8 @@ from tests.plan_builders import contexts, read_by, wanted_pairs
 from tests.score_builders import N_VOCAB, assert_close, plain_logprobs, tiny_llama, write_data
 from trajkit.records import Trajectory
 from trajkit.rl.presets import LOSSES
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.planning.pack import pack_trees, pass_of
 from trajkit.scoring.planning.plan import Plan, plan_rows, plan_tree, row_tokens
 from trajkit.scoring.report import ScoreReport

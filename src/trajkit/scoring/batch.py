@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from trajkit.records import Trajectory
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.loading.loader import quiet_transformers
-from trajkit.scoring.loading.model import LoadedModel, loaded_from_module
+from trajkit.scoring.loading.model import loaded_from_module
 from trajkit.scoring.scored import ScoredTrajectory
 from trajkit.scoring.steps import score_trajectories
 

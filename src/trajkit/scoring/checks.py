@@ -11,8 +11,8 @@ import torch
 
 from trajkit.errors import InputError, Place, UsageProblem
 from trajkit.safe.files import same_file
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.loading.loader import quiet_transformers
-from trajkit.scoring.loading.model import LoadedModel
 from trajkit.scoring.report import ModelFacts
 from trajkit.scoring.running.job import Job
 from trajkit.store.beside import row_groups_of

@@ -21,8 +21,9 @@ from trajkit.scoring.checks import (
     provenance,
     take_gpu,
 )
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.loading.loader import quiet_transformers
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.noise import recheck_dtype_named
 from trajkit.scoring.planning.forecast import WINDOW_TOKENS
 from trajkit.scoring.report import Limits, ScoreReport

@@ -21,7 +21,7 @@ from trajkit.scoring.forward.logprobs import (
     pass_scores,
     rows_at_once,
 )
-from trajkit.scoring.loading.model import LoadedModel
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.memory import free_bytes
 from trajkit.scoring.planning.forecast import grouped
 from trajkit.scoring.planning.pack import Pack, Pass, halve, pack_rows, pack_trees, pass_of

@@ -16,7 +16,7 @@ from trajkit.rl.run import scored_step
 from trajkit.rl.tokens import ScoredStep, ScoredTokens, TokenCollector, sampled_ids
 from trajkit.scoring.checks import model_facts
 from trajkit.scoring.forward.logprobs import too_long
-from trajkit.scoring.loading.model import LoadedModel
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.meter import Meter
 from trajkit.scoring.mismatch import DtypeNoise, NoiseFloor, mismatch_of
 from trajkit.scoring.noise import RecheckDtype, measure_dtype_noise, measure_noise

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from tests.score_builders import tiny_llama
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from tests.builders import make_step, make_trajectory
 from tests.score_builders import assert_close, plain_logprobs, tiny_llama
 from trajkit.records import Trajectory
 from trajkit.scoring.context import with_context_asked
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.scored import Status
 from trajkit.scoring.steps import score_trajectories
 

@@ -13,7 +13,7 @@ import torch
 from tests.builders import make_trajectory
 from tests.score_builders import chain, write_data
 from trajkit.scoring import memory
-from trajkit.scoring.loading.model import LoadedModel
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.memory import free_bytes, peak_bytes, shown_bytes
 from trajkit.scoring.meter import Meter
 from trajkit.scoring.report import Effort

@@ -25,7 +25,8 @@ from trajkit.errors import NumericError, UsageProblem
 from trajkit.records import Trajectory
 from trajkit.scoring import noise as room
 from trajkit.scoring.forward import head as head_module
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.noise import (
     RecheckDtype,
     measure_dtype_noise,

@@ -12,7 +12,8 @@ from tests.builders import make_trajectory
 from tests.score_builders import write_data
 from trajkit.records import Trajectory, ids_array
 from trajkit.scoring.forward.logprobs import token_scores
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.run import score
 
 pytestmark = pytest.mark.model

@@ -26,7 +26,8 @@ from trajkit.errors import ExitCode, InputError, NumericError, TrajkitError, Usa
 from trajkit.records import ActionSource, LogprobKind, Segment, SegmentKind, Step, Trajectory
 from trajkit.rl.presets import LOSSES
 from trajkit.scoring.forward import head as head_module
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.mismatch import FIGURES
 from trajkit.scoring.report import ScoreReport
 from trajkit.scoring.run import score

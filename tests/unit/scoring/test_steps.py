@@ -20,7 +20,8 @@ from tests.score_builders import (
 from trajkit.errors import InputError, UsageProblem
 from trajkit.records import MediaSpan, Trajectory
 from trajkit.scoring.forward.logprobs import TokenScores, pass_scores
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.planning.pack import Pass
 from trajkit.scoring.scored import ScoredTrajectory, Status
 from trajkit.scoring.steps import (

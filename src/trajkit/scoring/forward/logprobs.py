@@ -15,7 +15,7 @@ from trajkit.scoring.forward.attention import layout_of, tree_states
 from trajkit.scoring.forward.exact import whole_products
 from trajkit.scoring.forward.head import Hidden, hidden_states, logits_of
 from trajkit.scoring.forward.judging import exact_kl, judge
-from trajkit.scoring.loading.model import LoadedModel
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.memory import memory_full_told
 from trajkit.scoring.planning.pack import Pass, Run
 from trajkit.scoring.planning.plan import Rows, speaker

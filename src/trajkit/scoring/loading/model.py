@@ -15,6 +15,7 @@ from trajkit.errors import NumericError, Place, TrajkitError, UsageProblem
 from trajkit.scoring.forward.exact import whole_products
 from trajkit.scoring.forward.head import Head, find_head
 from trajkit.scoring.forward.sharing import rope_parameters, why_unshared
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.loading.adapter import Adapter, merge, open_adapter
 from trajkit.scoring.loading.checkpoint import Checkpoint, open_checkpoint, weights_digest
 from trajkit.scoring.loading.loader import architecture_of, build_model, quiet_transformers
@@ -31,48 +32,6 @@ DEVICES = ("auto", "cpu", "cuda")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MAX_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoadedModel:
-    """A checkpoint in memory.
-
-    Attributes:
-        model: the transformers model, in evaluation mode.
-        dtype: of the weights, as `--dtype` spells it.
-        n_vocab: ids that have both an embedding row and a logit.
-        max_positions: the longest sequence the model was made for; `None` when it has no limit.
-        rope_switch: sequences longer than this use other rotary frequencies for all their tokens
-            (`longrope`); `None` for other models.
-        why_unshared: why each sequence must be read by itself; `None` when a pass may be a tree.
-        weights_digest: sha256 of the safetensors files' bytes, by name.
-        unused_tensors: tensors of the files that the model has no place for.
-        adapter, adapter_digest: name of the LoRA adapter that was merged in, and sha256 of its
-            weight file's bytes; `None` without one.
-        team: the processes that hold it together, this one a part; `None` for a whole model.
-    """
-
-    model: Any
-    head: Head
-    device: torch.device
-    dtype: str
-    name: str
-    path: Path
-    n_vocab: int
-    max_positions: int | None
-    rope_switch: int | None
-    why_unshared: str | None
-    weights_digest: str
-    unused_tensors: tuple[str, ...]
-    adapter: str | None = None
-    adapter_digest: str | None = None
-    team: Team | None = None
-
-    @property
-    def device_name(self) -> str:
-        """Return the accelerator's name, or `cpu`, and how many of them hold the model."""
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
-        return name if self.team is None else f"{self.team.size} x {name}"
 
 
 @whole_products()

@@ -29,7 +29,7 @@ from trajkit.scoring.report import ScoreReport
 from trajkit.scoring.running.job import SILENCE_S, Job
 
 if TYPE_CHECKING:
-    from trajkit.scoring.loading.model import LoadedModel
+    from trajkit.scoring.loaded import LoadedModel
 
 _PATIENCE = timedelta(hours=12)
 """How long a process waits for its next order; the death of the first one is noticed at once."""

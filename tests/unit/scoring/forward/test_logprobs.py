@@ -19,7 +19,8 @@ from tests.score_builders import (
 from trajkit.errors import InputError, NumericError, Place
 from trajkit.records import ids_array
 from trajkit.scoring.forward.logprobs import token_scores
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 
 IDS = [1, 17, 5, 5, 42, 60, 3, 11, 29, 30, 31, 2, 7, 8]
 

@@ -21,7 +21,8 @@ from tests.score_builders import (
 )
 from trajkit.scoring.forward import sharing
 from trajkit.scoring.forward.sharing import why_unshared
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.steps import score_trajectories
 
 HEADS: dict[str, Any] = {name: value for name, value in TINY.items() if name != "head_dim"}

@@ -19,7 +19,8 @@ from tests.score_builders import (
 )
 from trajkit.errors import Place, TrajkitError, UsageProblem
 from trajkit.scoring import require_torch
-from trajkit.scoring.loading.model import LoadedModel, _check_floating, choose_device, load_model
+from trajkit.scoring.loaded import LoadedModel
+from trajkit.scoring.loading.model import _check_floating, choose_device, load_model
 
 
 def failure(folder: Path, **options: Any) -> TrajkitError:

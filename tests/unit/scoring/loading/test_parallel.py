@@ -26,9 +26,10 @@ from tests.score_builders import (
 from tests.team_builders import Follower, job, three
 from trajkit.errors import NumericError, Place, UsageProblem
 from trajkit.scoring.forward import logprobs
+from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.loading import parallel
 from trajkit.scoring.loading.loader import quiet_transformers
-from trajkit.scoring.loading.model import LoadedModel, load_model
+from trajkit.scoring.loading.model import load_model
 from trajkit.scoring.loading.parallel import STYLES, Style, check_divisible, first_layers, plan_of
 from trajkit.scoring.noise import RecheckDtype, measure_dtype_noise
 from trajkit.scoring.running.team import Team, together
