@@ -126,7 +126,7 @@ def test_the_last_line_tells_what_it_took_here(shown):
 
 def test_a_mismatch_shows_ratios_parts_steps_and_the_furthest_tokens(shown):
     text = shown()
-    assert "effective sample size 98.7%, chi² 2.00e-03, 40.0% outside [0.8, 1.2]" in text
+    assert "ESS 98.7%, chi² 2.00e-03, outside [0.8, 1.2] 40.0%" in text
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "think 1.00e-02 2.00e-02 3.00e-02 1.00e-03 2" in lines
     assert "1 to 3 1.00e-02 2.00e-02 3.00e-02 1.00e-03 4" in lines

@@ -252,9 +252,9 @@ def _print_remarks(printer: Printer, mismatch: dict[str, Any]) -> None:
     """Write the ratio's figures, where the distance lies, and what is in no figure."""
     if mismatch["ess"] is not None:
         printer.line(
-            f"  ratio: mean {number(mismatch['mean_ratio'])}, effective sample size "
-            f"{_share(mismatch['ess'])}, chi² {_small(mismatch['chi2'])}, "
-            f"{_share(mismatch['share_outside'])} outside [0.8, 1.2]"
+            f"  ratio: mean {number(mismatch['mean_ratio'])}, ESS {_share(mismatch['ess'])}, "
+            f"chi² {_small(mismatch['chi2'])}, outside [0.8, 1.2] "
+            f"{_share(mismatch['share_outside'])}"
         )
     for title, rows in (("part of the action", _by_kind(mismatch)), ("step", _by_step(mismatch))):
         if len(rows) > 1:
