@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from trajkit.cli.console import Printer
-from trajkit.training import policy_named
 
 Losses = Annotated[
     list[str] | None,
@@ -51,6 +50,8 @@ Length = Annotated[
 
 def print_losses(printer: Printer, facts: dict[str, Any]) -> None:
     """Write the table of losses, and what they were made of."""
+    from trajkit.training import policy_named
+
     rows = [["loss", "value", "numerator", "denominator", "tokens", ""]]
     for name, value in facts["losses"].items():
         keys = ("value", "numerator", "denominator", "n_tokens")
