@@ -57,7 +57,7 @@ from tests.oracles.workloads import (
     sliding_window,
     trajectories_of,
 )
-from tests.score_builders import N_VOCAB, save_checkpoint, write_data
+from tests.score_builders import HYBRID, N_VOCAB, save_checkpoint, write_data
 from trajkit import score, score_batch
 from trajkit.errors import InputError
 from trajkit.records import Trajectory
@@ -607,18 +607,6 @@ def test_oracle_13_memory_that_ends_at_any_moment_changes_no_bit(budget: int) ->
 
 # ── 15 ───────────────────────────────────────────────────────────────────────────────────────────
 
-HYBRID: dict[str, Any] = {
-    **SMALL,
-    "num_hidden_layers": 4,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 16,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-}
 LONG_AFTER = 30
 """Ids after which a model uses its long rotary frequencies: some calls are longer, some shorter."""
 LONG_ROPE: dict[str, Any] = {
@@ -653,7 +641,7 @@ GUARDS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "logits divided": ("granite", {**SMALL, "logits_scaling": 4.0}, None),
     "window": ("mistral", {**SMALL, "sliding_window": 9}, None),
     "sinks": ("gpt_oss", {**SMALL, "num_local_experts": 4, "sliding_window": 9}, None),
-    "states carried on": ("qwen3_next", HYBRID, "linear_attention"),
+    "states carried on": ("qwen3_next", {**SMALL, **HYBRID}, "linear_attention"),
     "frequencies by length": ("phi3", LONG_ROPE, "longrope"),
 }
 """Model type, configuration, and a word of why it does not share (`None`: it does)."""

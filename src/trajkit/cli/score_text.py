@@ -7,7 +7,7 @@ from typing import Any
 
 from trajkit.cli.console import Printer, sampled_line
 from trajkit.cli.loss_table import number, print_losses
-from trajkit.safe.text import shorten, visible
+from trajkit.safe.text import shorten, shown_bytes, visible
 
 
 def pace(effort: dict[str, Any]) -> str:
@@ -15,7 +15,7 @@ def pace(effort: dict[str, Any]) -> str:
     speed, peak = effort["tokens_per_second"], effort["peak_memory_bytes"]
     parts = [
         *([] if speed is None else [f"{speed:,.{_digits(speed)}f} tokens/s"]),
-        *([] if peak is None else [f"{_bytes(peak)} {_MEMORY[effort['peak_memory_of']]}"]),
+        *([] if peak is None else [f"{shown_bytes(peak)} {_MEMORY[effort['peak_memory_of']]}"]),
     ]
     return ", ".join(parts)
 
@@ -28,10 +28,6 @@ def _digits(speed: float) -> int:
 
 
 _SLOW = 10
-
-
-def _bytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
 
 
 def _print_effort(printer: Printer, facts: dict[str, Any]) -> None:

@@ -58,3 +58,8 @@ def _show_character(character: str) -> str:
     if unicodedata.category(character) in HIDDEN_CATEGORIES or _BLANK.match(character):
         return f"⟦U+{ord(character):04X}⟧"
     return character
+
+
+def shown_bytes(n_bytes: int) -> str:
+    """Return a number of bytes as a person reads it."""
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

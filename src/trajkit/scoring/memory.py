@@ -65,11 +65,6 @@ def peak_bytes(device: torch.device) -> int | None:
     return most if sys.platform == "darwin" else most * _KB
 
 
-def shown_bytes(n_bytes: int) -> str:
-    """Return a number of bytes as a person reads it."""
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
-
-
 def _left_on_host() -> Iterator[int]:
     """Yield what the machine has left, and what the process's control group has."""
     available = _kilobytes(_MEMINFO, "MemAvailable")

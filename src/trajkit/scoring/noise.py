@@ -19,10 +19,11 @@ import torch
 
 from trajkit.errors import NumericError, Place, TrajkitError, UsageProblem
 from trajkit.records import Floats, Step
+from trajkit.safe.text import shown_bytes
 from trajkit.scoring.forward.logprobs import TokenScores, token_scores
 from trajkit.scoring.loaded import LoadedModel
 from trajkit.scoring.loading.model import loaded_from_module
-from trajkit.scoring.memory import free_bytes, shown_bytes
+from trajkit.scoring.memory import free_bytes
 from trajkit.scoring.mismatch import DtypeNoise, NoiseFloor, measure_gap
 from trajkit.scoring.scored import ScoredTrajectory
 from trajkit.scoring.steps import score_trajectories

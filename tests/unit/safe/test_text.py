@@ -2,7 +2,7 @@ import unicodedata
 
 import pytest
 
-from trajkit.safe.text import shorten, visible
+from trajkit.safe.text import shorten, shown_bytes, visible
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,10 @@ def test_shorten_cuts_to_the_limit_and_says_so():
     assert shorten("\u202e" * 100, 10) == "⟦U+202E⟧⟦…"
     assert shorten("123", 1) == "…"
     assert shorten("123", 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("n", "shown"), [(0, "0 MB"), (499_000, "0 MB"), (1_500_000, "2 MB"), (2_540_000_000, "2.5 GB")]
+)
+def test_bytes_as_a_person_reads_them(n: int, shown: str) -> None:
+    assert shown_bytes(n) == shown

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from tests.builders import make_trajectory
 from tests.score_builders import chain, write_data
 from trajkit.scoring import memory
 from trajkit.scoring.loaded import LoadedModel
-from trajkit.scoring.memory import free_bytes, peak_bytes, shown_bytes
+from trajkit.scoring.memory import free_bytes, peak_bytes
 from trajkit.scoring.meter import Meter
 from trajkit.scoring.report import Effort
 from trajkit.scoring.run import score
@@ -125,10 +124,3 @@ def test_the_least_of_machine_and_control_group_is_free(
     assert peak_bytes(CPU) == 3 * 1024
     (tmp_path / "_STATUS").write_text("VmHWM:")
     assert (peak_bytes(CPU) or 0) > 10_000_000
-
-
-@pytest.mark.parametrize(
-    ("n", "shown"), [(0, "0 MB"), (499_000, "0 MB"), (1_500_000, "2 MB"), (2_540_000_000, "2.5 GB")]
-)
-def test_bytes_as_a_person_reads_them(n: int, shown: Any) -> None:
-    assert shown_bytes(n) == shown

@@ -8,6 +8,7 @@ import transformers
 
 from tests.score_builders import (
     GPT2,
+    HYBRID,
     TINY,
     assert_close,
     plain_logprobs,
@@ -28,18 +29,7 @@ from trajkit.scoring.loading.model import load_model
 
 IDS = [1, 17, 5, 5, 42, 60, 3, 11, 29, 0, 31, 2, 7, 8, 50, 51, 52, 1, 1, 9]
 
-LINEAR_ATTENTION: dict[str, Any] = {
-    **TINY,
-    "num_hidden_layers": 4,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 16,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-}
+LINEAR_ATTENTION: dict[str, Any] = {**TINY, **HYBRID}
 STATE_SPACE: dict[str, Any] = {
     **TINY,
     "lm_head_multiplier": 0.5,

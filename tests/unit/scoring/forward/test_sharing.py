@@ -11,6 +11,7 @@ import torch
 from tests.builders import make_trajectory
 from tests.score_builders import (
     GPT2,
+    HYBRID,
     N_VOCAB,
     TINY,
     assert_close,
@@ -44,18 +45,7 @@ LATENT: dict[str, Any] = {
     "v_head_dim": 6,
     "first_k_dense_replace": 1,
 }
-DELTA: dict[str, Any] = {
-    **TINY,
-    "num_hidden_layers": 4,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 16,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-}
+DELTA: dict[str, Any] = {**TINY, **HYBRID}
 STATE: dict[str, Any] = {
     **TINY,
     "mamba_d_ssm": 64,
